@@ -23,6 +23,7 @@ from backfill.drivers.slurm.reading.reader import SlurmReader
 from backfill.drivers.slurm.reading.rest_path import RestPath
 from backfill.drivers.slurm.reading.text_path import TextPath
 from backfill.drivers.slurm.registration import ROOM_NODE, Dynamic, Registration
+from backfill.drivers.slurm.spank.install import Spank
 from backfill.ports.workload import NodeSpec
 
 # Releases that refuse jobs of a partition without any node: of those between, 24.11 was measured
@@ -185,6 +186,13 @@ def hook_plan(config: Config) -> HookPlan:
         gates=gates(config.policies.environments),
         rooms=rooms(config.policies.environments),
     )
+
+
+def spank(config: Config, directory: Path) -> Spank:
+    """Return the part that installs and removes the options of sbatch, salloc and srun."""
+    conf = Path(config.slurm.conf)
+    named = transactions(config).site().value("PlugStackConfig")
+    return Spank(commands(config), Path(named) if named else conf.with_name("plugstack.conf"), directory)
 
 
 def no_ops(config: Config, named: tuple[str, ...]) -> tuple[str, ...]:

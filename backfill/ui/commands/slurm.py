@@ -1,11 +1,11 @@
-"""`backfill slurm diff|apply|rollback|hooks`: our part of Slurm's configuration."""
+"""`backfill slurm diff|apply|rollback|hooks|spank`: our part of Slurm's configuration."""
 
 from __future__ import annotations
 
 import argparse
 import json
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,17 +15,26 @@ from backfill.ui.parser import BAD_CONFIG, NO, NO_PERMISSION, OK, UNAVAILABLE, a
 if TYPE_CHECKING:
     from backfill.config.model import Config
     from backfill.drivers.slurm.conf.transaction import ApplyOutcome
+    from backfill.drivers.slurm.spank.install import Spank
 
 _VERBS = {
     "diff": "show what `apply` would change in the managed file; exit status 1 if anything",
     "apply": "write the managed file, let Slurm read it, and take it back if all is not well",
     "rollback": "go back to an earlier content of the managed file, by the same careful way",
     "hooks": "install, remove or show the hooks that Slurm calls",
+    "spank": "install, remove or show the options by which jobs ask for machines of their own",
 }
 _HOOK_VERBS = {
     "install": "install the hooks of the policy file around those that the site has",
     "remove": "remove them; the site's own are as they were before",
     "status": "show which hooks are installed and what is wrong with them; exit status 1 if none",
+}
+
+_SPANK_VERBS = {
+    "install": "compile the plugin for the Slurm of this machine, and name it in plugstack.conf",
+    "remove": "remove it; the site's own lines in plugstack.conf stay",
+    "status": "show whether it is installed and what is wrong with it; exit status 1 if not",
+    "package": "write an archive of it for machines where users log in",
 }
 
 
@@ -45,9 +54,26 @@ def add_slurm_arguments(parser: argparse.ArgumentParser) -> None:
     hooks["install"].add_argument(
         "--force", action="store_true", help="install hooks on the hosts although guests are up"
     )
-    for one in (*(verbs[name] for name in ("diff", "apply", "rollback")), *hooks.values()):
+    spank = add_verbs(verbs["spank"], _SPANK_VERBS, dest="spank_verb")
+    _add_spank_arguments(spank)
+    plain = (verbs[name] for name in ("diff", "apply", "rollback"))
+    for one in (*plain, *hooks.values(), *spank.values()):
         one.add_argument("--config", required=True, metavar="FILE", type=Path, help="the policy file")
         one.add_argument("--json", action="store_true", help="print the answer as JSON")
+
+
+def _add_spank_arguments(spank: Mapping[str, argparse.ArgumentParser]) -> None:
+    spank["package"].add_argument("archive", type=Path, metavar="FILE", help="the archive, such as vm.tar.gz")
+    spank["package"].add_argument(
+        "--release", metavar="RELEASE", help="of the Slurm there, such as 24.11.5 (that of this machine)"
+    )
+    for one in spank.values():
+        one.add_argument(
+            "--directory",
+            type=Path,
+            metavar="DIR",
+            help="where the plugin lies, on each machine (/usr/local/lib/backfill/spank)",
+        )
 
 
 def run_slurm(args: argparse.Namespace) -> int:
@@ -57,7 +83,8 @@ def run_slurm(args: argparse.Namespace) -> int:
 
     try:
         config = load(args.config)
-        verb = args.verb if args.verb != "hooks" else f"hooks {args.hook_verb}"
+        second = {"hooks": "hook_verb", "spank": "spank_verb"}.get(args.verb)
+        verb = f"{args.verb} {getattr(args, second)}" if second else args.verb
         return _DOES[verb](config, args)
     except (ConfigError, ValueError) as error:
         return _refuse(error, BAD_CONFIG)
@@ -161,6 +188,48 @@ def _status(config: Config, args: argparse.Namespace) -> int:
     return OK if status.installed and not status.problems else NO
 
 
+def _spank(config: Config, args: argparse.Namespace) -> Spank:
+    from backfill.drivers.slurm.spank.install import DIRECTORY
+    from backfill.ui import slurm_parts
+
+    return slurm_parts.spank(config, args.directory or DIRECTORY)
+
+
+def _spank_install(config: Config, args: argparse.Namespace) -> int:
+    return _lines(_spank(config, args).install(), args)
+
+
+def _spank_remove(config: Config, args: argparse.Namespace) -> int:
+    return _lines(_spank(config, args).remove(), args)
+
+
+def _spank_package(config: Config, args: argparse.Namespace) -> int:
+    from backfill.drivers.slurm.spank.build import release_of
+
+    release = release_of(args.release) if args.release else None
+    return _lines(_spank(config, args).package(args.archive, release), args)
+
+
+def _spank_status(config: Config, args: argparse.Namespace) -> int:
+    status = _spank(config, args).status()
+    if args.json:
+        print(json.dumps(status.to_json(), indent=2))
+    else:
+        built = f" for Slurm {status.release}" if status.release else ""
+        print(f"installed{built}" if status.installed else "not installed")
+        for problem in status.problems:
+            print(f"  wrong: {problem}")
+    return OK if status.installed and not status.problems else NO
+
+
+def _lines(done: Sequence[str], args: argparse.Namespace) -> int:
+    if args.json:
+        print(json.dumps({"done": list(done)}, indent=2))
+    else:
+        print("\n".join(done))
+    return OK
+
+
 def _tell(done: ApplyOutcome, args: argparse.Namespace, otherwise: str) -> int:
     if args.json:
         print(json.dumps(asdict(done), indent=2))
@@ -188,4 +257,8 @@ _DOES: dict[str, Callable[[Config, argparse.Namespace], int]] = {
     "hooks install": _install,
     "hooks remove": _remove,
     "hooks status": _status,
+    "spank install": _spank_install,
+    "spank remove": _spank_remove,
+    "spank status": _spank_status,
+    "spank package": _spank_package,
 }

@@ -14,6 +14,7 @@ from backfill.drivers.slurm.conf.managed import CLOUD_SECTION, Managed
 from backfill.drivers.slurm.conf.site import Site
 from backfill.drivers.slurm.conf.transaction import ApplyOutcome, Transactions
 from backfill.drivers.slurm.hooks.build import HookError, build_hook
+from backfill.drivers.slurm.hooks.machines_lua import MachineGate
 from backfill.drivers.slurm.hooks.submit_lua import Gate, SubmitScript
 from backfill.ports.errors import DriverError, RefusedError
 
@@ -28,6 +29,7 @@ _ARRIVAL, POWER, _RECORD = "arrival", "power", "installed.json"
 _POWER_TEXT = "#!/bin/sh\nSLURM_SCRIPT_CONTEXT=arrival exec {program}\n"
 # From here on each line adds a program; before, the last line takes the place of the others.
 _MANY_PROGRAMS = (24, 5)
+_WITH_EXTRA = (23, 11)  # sbatch --extra
 
 
 def programs(place: str) -> tuple[str, ...]:
@@ -39,7 +41,7 @@ def programs(place: str) -> tuple[str, ...]:
 class HookPlan:
     """The hooks to install. `place`: `slurmctld` or `host`.
 
-    job_submit.lua comes with `arrival_endpoint`, with `gates`, or with both.
+    job_submit.lua comes with `arrival_endpoint`, with `gates`, or with `machines`.
     """
 
     place: str
@@ -51,11 +53,12 @@ class HookPlan:
     compiler: str | None = "gcc"
     gates: tuple[Gate, ...] = ()
     rooms: tuple[Gate, ...] = ()  # the same of whole nodes
+    machines: MachineGate | None = None  # jobs may ask for machines of their own
 
     @property
     def scripted(self) -> bool:
         """Return True if it takes job_submit.lua."""
-        return bool(self.arrival_endpoint or self.gates)
+        return bool(self.arrival_endpoint or self.gates or self.machines)
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +102,8 @@ class Hooks:
             if plan.scripted:
                 poking = bool(plan.arrival_endpoint)
                 arrival = self._directory / _ARRIVAL
-                self._script.install(arrival, plan.gates, plan.rooms, poking=poking)
+                machines = plan.machines and replace(plan.machines, extra=version.major >= _WITH_EXTRA)
+                self._script.install(arrival, plan.gates, plan.rooms, poking=poking, machines=machines)
             return self._transactions.apply(lambda now: now.with_section(SECTION, pairs), dry=dry)
         except (DriverError, OSError):
             if before != "merged":

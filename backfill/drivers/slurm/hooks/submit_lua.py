@@ -9,6 +9,7 @@ from pathlib import Path
 
 from backfill.drivers.slurm.access import PREFIX
 from backfill.drivers.slurm.conf.files import remove_file, replace_file, sync_directory
+from backfill.drivers.slurm.hooks.machines_lua import MachineGate, machines_part, quoted
 
 NAME, SITES = "job_submit.lua", "job_submit.site.lua"
 _MARK = "-- Made by `backfill slurm hooks install`. Do not edit; the site's own file is "
@@ -90,6 +91,7 @@ local function refused(features, nodes, user, uid, account)
   end
 end
 
+{machines}
 function slurm_job_submit(job_desc, part_list, uid, ...)
   if refused(job_desc.features, job_desc.req_nodes, job_desc.user_name, job_desc.user_id,
              job_desc.account or job_desc.default_account) then
@@ -97,6 +99,12 @@ function slurm_job_submit(job_desc, part_list, uid, ...)
   end
   local result = slurm.SUCCESS
   if site_submit then result = site_submit(job_desc, part_list, uid, ...) end
+  if result ~= slurm.SUCCESS then return result end
+  local why = own_machines(job_desc, part_list)
+  if why then
+    slurm.log_user("%s", tostring(why))
+    return slurm.ERROR
+  end
   if poking and os.time() ~= last then
     last = os.time()
     pcall(os.execute, poke)
@@ -107,6 +115,11 @@ end
 function slurm_job_modify(job_desc, job_rec, part_list, uid, ...)
   if refused(job_desc.features, job_desc.req_nodes, job_rec.user_name, job_rec.user_id,
              job_desc.account or job_rec.account) then
+    return slurm.ESLURM_ACCESS_DENIED or slurm.ERROR
+  end
+  local checked, why = pcall(undoes, job_desc, job_rec, uid)
+  if checked and why then
+    slurm.log_user("%s", why)
     return slurm.ESLURM_ACCESS_DENIED or slurm.ERROR
   end
   if site_modify then return site_modify(job_desc, job_rec, part_list, uid, ...) end
@@ -130,20 +143,13 @@ class Gate:
         """One entry of the table."""
         users, accounts = _set(self.users), _set(self.accounts)
         return (
-            f"  [{_quoted(self.feature)}] = {{ users = {users}, accounts = {accounts},\n"
-            f"    whose = {_quoted(self.whose)} }},\n"
+            f"  [{quoted(self.feature)}] = {{ users = {users}, accounts = {accounts},\n"
+            f"    whose = {quoted(self.whose)} }},\n"
         )
 
 
 def _set(names: Iterable[str]) -> str:
-    return "{ " + ", ".join(f"[{_quoted(name)}] = true" for name in names) + " }"
-
-
-def _quoted(text: str) -> str:
-    """A Lua string: what could end it, or hide in it, is written as its number."""
-    plain = (c if c.isascii() and c.isprintable() and c not in '"\\' else None for c in text)
-    parts = zip(plain, text, strict=True)
-    return '"' + "".join(p or "".join(f"\\{b:03d}" for b in c.encode()) for p, c in parts) + '"'
+    return "{ " + ", ".join(f"[{quoted(name)}] = true" for name in names) + " }"
 
 
 class SubmitScript:
@@ -166,7 +172,13 @@ class SubmitScript:
         return self._ours.read_bytes().startswith(_MARK.encode())
 
     def install(
-        self, program: Path, gates: Sequence[Gate] = (), rooms: Sequence[Gate] = (), *, poking: bool = True
+        self,
+        program: Path,
+        gates: Sequence[Gate] = (),
+        rooms: Sequence[Gate] = (),
+        *,
+        poking: bool = True,
+        machines: MachineGate | None = None,
     ) -> None:
         """Put ours in place; the site's file gets another name and stays as it is."""
         if self.state == "site":
@@ -185,6 +197,7 @@ class SubmitScript:
             prefix=PREFIX,
             rooms="".join(room.lua() for room in rooms),
             gates="".join(gate.lua() for gate in gates),
+            machines=machines_part(machines),
         )
         if not self._ours.exists() or self._ours.read_text(errors="replace") != text:
             # A hard link must not be written through: the replacement is a new file.

@@ -1,0 +1,139 @@
+"""The SPANK plugin: compiled for a release, put into plugstack.conf and taken out, or refused as a whole."""
+
+from __future__ import annotations
+
+import subprocess
+import tarfile
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from backfill.core.model.cluster import SlurmVersion
+from backfill.drivers.slurm.commands import SlurmTools
+from backfill.drivers.slurm.spank.build import SpankError, build_plugin, release_of
+from backfill.drivers.slurm.spank.install import LINES, PLUGIN, Spank
+from backfill.ports.errors import RefusedError
+
+_SBATCH = """#!/bin/sh
+case "$1" in
+--version) echo "slurm-wlm {release}";;
+--help) grep -q spank {plugstack} && echo "{help}";;
+esac
+"""
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    return tmp_path
+
+
+def spank(home: Path, shown: str = "  --vm-per-node=number", release: str = "22.05.8") -> Spank:
+    """The plugin of a machine whose sbatch shows this in its help once it is included."""
+    tools, plugstack = home / "bin", home / "plugstack.conf"
+    tools.mkdir(exist_ok=True)
+    sbatch = tools / "sbatch"
+    sbatch.write_text(_SBATCH.format(release=release, plugstack=plugstack, help=shown))
+    sbatch.chmod(0o755)
+    return Spank(SlurmTools(bin_dir=tools), plugstack, home / "spank")
+
+
+def files(home: Path) -> Mapping[str, bytes]:
+    """Everything but the tools."""
+    return {
+        str(path.relative_to(home)): path.read_bytes()
+        for path in home.rglob("*")
+        if path.is_file() and "bin" not in path.parts
+    }
+
+
+@pytest.mark.parametrize(
+    ("said", "release"),
+    [
+        ("slurm-wlm 22.05.8\n", SlurmVersion(22, 5, 8)),
+        ("slurm 24.11.5", SlurmVersion(24, 11, 5)),
+        ("26.05.0-0rc1", SlurmVersion(26, 5, 0)),
+    ],
+)
+def test_the_release_is_that_of_the_tools(said: str, release: SlurmVersion) -> None:
+    """However a distribution calls it."""
+    assert release_of(said) == release
+
+
+def test_what_is_no_release_is_told() -> None:
+    """Typed by an admin as well."""
+    with pytest.raises(SpankError, match="'newest' names no release of Slurm such as 24"):
+        release_of("newest")
+
+
+def test_the_plugin_says_for_which_release_it_is(home: Path) -> None:
+    """By its symbol, which Slurm compares; without a compiler one sentence tells."""
+    made = home / "vm.so"
+    build_plugin(made, SlurmVersion(24, 11, 5))
+    symbols = subprocess.run(["nm", "-D", made], capture_output=True, text=True, check=True).stdout
+    assert {"plugin_version", "slurm_spank_init", "slurm_spank_init_post_opt"} <= set(symbols.split())
+    assert (24 << 16 | 11 << 8 | 5).to_bytes(4, "little") in made.read_bytes()
+    with pytest.raises(SpankError, match="there is no nocc here; install it"):
+        build_plugin(made, SlurmVersion(24, 11, 5), "nocc")
+
+
+@pytest.mark.parametrize("sites", [None, "", "# the site's\noptional x.so", "include a/*\n"])
+def test_installed_and_removed_is_never(home: Path, sites: str | None) -> None:
+    """The site's lines are the same bytes, and a file that was not there is not left there."""
+    if sites is not None:
+        (home / "plugstack.conf").write_text(sites)
+    before = files(home)
+    for _ in range(2):
+        spank(home).install()
+    assert (home / "plugstack.conf").read_text().count(f"include {home}/spank/*.conf") == 1
+    assert f"optional {home}/spank/{PLUGIN}" in (home / "spank" / LINES).read_text()
+    status = spank(home).status()
+    assert (status.installed, status.release, status.problems) == (True, "22.05.8", ())
+    for _ in range(2):
+        spank(home).remove()
+    left = files(home)
+    if sites and not sites.endswith("\n"):
+        left = {name: data.removesuffix(b"\n") for name, data in left.items()}
+    assert left == before
+    assert not spank(home).status().installed
+
+
+def test_what_slurm_does_not_take_is_put_back(home: Path) -> None:
+    """A first time and over one that was there."""
+    (home / "plugstack.conf").write_text("# the site's\n")
+    before = files(home)
+    with pytest.raises(RefusedError, match="has no --vm-per-node; all is as it was before"):
+        spank(home, "nothing").install()
+    assert files(home) == before
+    spank(home).install()
+    before = files(home)
+    with pytest.raises(RefusedError):
+        spank(home, "nothing", "24.11.5").install()
+    assert files(home) == before
+
+
+def test_what_is_wrong_is_told(home: Path) -> None:
+    """An upgrade of Slurm, a file that is gone, a line that is gone, files that are nonsense."""
+    spank(home).install()
+    (problem,) = spank(home, release="24.11.5").status().problems
+    assert "is built for Slurm 22.05.8 and the tools here are 24.11.5" in problem
+    (home / "spank" / PLUGIN).unlink()
+    assert spank(home).status().problems == (f"there is no {home}/spank/{PLUGIN}",)
+    (home / "plugstack.conf").write_text("# the site's\n")
+    assert "does not have the line" in spank(home).status().problems[0]
+    (home / "spank" / LINES).write_text("nonsense")
+    assert not spank(home).status().installed
+
+
+def test_an_archive_for_login_nodes(home: Path) -> None:
+    """Of their release, with the paths of the files there; nothing else is left here."""
+    told = spank(home).package(home / "vm.tar.gz", SlurmVersion(24, 11, 5))
+    assert "is for Slurm 24.11.5" in told[0]
+    assert f"include {home}/spank/*.conf" in told[1]
+    with tarfile.open(home / "vm.tar.gz") as archive:
+        names = archive.getnames()
+        lines = archive.extractfile(names[1])
+        assert lines is not None
+        assert lines.read().decode().startswith("# Built for Slurm 24.11.5\noptional /")
+    assert names == [str(home / "spank" / name).lstrip("/") for name in (PLUGIN, LINES)]
+    assert set(files(home)) == {"vm.tar.gz"}
