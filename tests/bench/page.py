@@ -20,8 +20,8 @@ from tests.unit.policy_files import text
 from tests.unit.replay_files import KILL, LIMITS, SMALL
 
 _JOBS = {"50k": 2100, "200k": 8400}
-_BUDGET_MS = 1000 / 60
-_DRIVE = """(async (kind, count) => {
+BUDGET_MS = 1000 / 60
+DRIVE = """(async (kind, count) => {
   const c = document.getElementById("chart0"), b = c.getBoundingClientRect(), times = [];
   const frame = () => new Promise((done) => requestAnimationFrame(done));
   const tell = (Kind, type, more) => c.dispatchEvent(new Kind(type, { bubbles: true,
@@ -74,10 +74,10 @@ def _written(folder: Path, jobs: int) -> tuple[Path, int]:
 def _moved(tab: Page, name: str) -> dict[str, object]:
     found: dict[str, object] = {}
     for kind in ("pan", "zoom"):
-        times = tab.js(f'{_DRIVE}("{kind}", 120)')
+        times = tab.js(f'{DRIVE}("{kind}", 120)')
         found[f"{name}_{kind}_ms"] = round(median(times), 1)
         found[f"{name}_{kind}_p95_ms"] = round(quantiles(times, n=20)[-1], 1)
-        found[f"{name}_{kind}_ratio"] = round(median(times) / _BUDGET_MS, 2)
+        found[f"{name}_{kind}_ratio"] = round(median(times) / BUDGET_MS, 2)
     return found
 
 

@@ -64,7 +64,7 @@ while True:
 
 
 @contextmanager
-def _running(*argv: str) -> Iterator[subprocess.Popen[str]]:
+def running(*argv: str) -> Iterator[subprocess.Popen[str]]:
     process = subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
     try:
         yield process
@@ -89,16 +89,16 @@ def _hooks(path: Path) -> list[float]:
 
 
 def _flooded(path: Path, port: int) -> list[float]:
-    with _running(sys.executable, "-c", _CLIENT, str(port), str(CLIENTS)):
+    with running(sys.executable, "-c", _CLIENT, str(port), str(CLIENTS)):
         return _hooks(path)
 
 
-def _free_port() -> int:
+def free_port() -> int:
     with socket.create_server(("127.0.0.1", 0)) as server:
         return int(server.getsockname()[1])
 
 
-def _awaited(port: int) -> None:
+def awaited(port: int) -> None:
     until_s = time.monotonic() + 60.0
     while time.monotonic() < until_s:
         try:
@@ -110,7 +110,7 @@ def _awaited(port: int) -> None:
     raise TimeoutError("the web service did not begin to listen")
 
 
-def _memory_mb(pid: int) -> float:
+def memory_mb(pid: int) -> float:
     lines = Path(f"/proc/{pid}/status").read_text().splitlines()
     return int(next(line for line in lines if line.startswith("VmHWM")).split()[1]) / 1024
 
@@ -124,21 +124,17 @@ def main() -> int:
     ):
         parked(daemon)
         calm = _hooks(daemon.socket)
-        with _running("nice", "-n", "10", sys.executable, "-c", _REFUSER) as refuser:
+        with running("nice", "-n", "10", sys.executable, "-c", _REFUSER) as refuser:
             assert refuser.stdout is not None
             refused = _flooded(daemon.socket, int(refuser.stdout.readline()))
-        port = _free_port()
+        port = free_port()
         listen = ("--listen", f"127.0.0.1:{port}", "--socket", str(daemon.socket))
-        with _running("nice", "-n", "10", sys.executable, "-m", "backfill", "web", *listen) as web:
-            _awaited(port)
+        with running("nice", "-n", "10", sys.executable, "-m", "backfill", "web", *listen) as web:
+            awaited(port)
             threading.Event().wait(1.0)  # let its start be over
             flooded = _flooded(daemon.socket, port)
-            memory_mb, lives = _memory_mb(web.pid), web.poll() is None
-    figures: dict[str, object] = {
-        "clients": CLIENTS,
-        "web_memory_mb": round(memory_mb, 1),
-        "web_lives": lives,
-    }
+            most_mb, lives = memory_mb(web.pid), web.poll() is None
+    figures: dict[str, object] = {"clients": CLIENTS, "web_memory_mb": round(most_mb, 1), "web_lives": lives}
     for what, took_s in (("calm", calm), ("refuser", refused), ("web", flooded)):
         figures[f"hook_median_{what}_s"] = round(median(took_s), 5)
         figures[f"hook_p95_{what}_s"] = round(quantiles(took_s, n=20)[18], 5)

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from backfill.core.model.lifecycle import Phase
+from backfill.ports.storage import Record
 from backfill.ui.client import Client
 from backfill.ui.web import answers
 from tests.real.browser import Page, page
@@ -167,6 +168,43 @@ def test_a_policy_file_is_checked_on_the_page(scene: Scene) -> None:
     scene.says("policy.yaml:2:1: laddr is not a known key; did you mean ladder?")
 
 
+def test_a_policy_file_is_played_on_the_last_day_before_it_is_taken_over(scene: Scene) -> None:
+    """By an operator: what was done stands beside both replays. A reader has no such button."""
+    scene.enter(CY)
+    assert scene.tab.js('document.getElementById("preview").hidden')
+    scene.enter(BO)
+    scene.tab.js('document.getElementById("text").value = "wrong: 1"')
+    scene.tab.js('document.getElementById("preview").click()')
+    scene.says("policy.yaml:1:1: wrong is not a known key")
+    scene.tab.js('document.getElementById("text").value = "cluster: sim"')
+    scene.tab.js('document.getElementById("preview").click()')
+    scene.says("How far the first two columns are apart is how far the third may be trusted.")
+    rows = scene.tab.js(
+        "[...document.querySelectorAll('#preview-table tr')].map((row) => row.cells[1].textContent)"
+    )
+    assert rows[:3] == ["what was done", "4.00", "2.00"]
+
+
+def test_the_harvest_is_seen_over_hours_and_days(scene: Scene) -> None:
+    """Bars and the same numbers as a table; today's are in the tiles."""
+    hour_s = scene.daemon.daemon.world.now_s // 3600 * 3600
+    journal = scene.daemon.journal
+    body: dict[str, object] = {"room": 7200.0, "metal": 3600.0, "worked": 1800.0, "lost": 360.0}
+    journal.append(
+        [Record(hour_s, "harvest", "harvest", {"hour_s": hour_s - 86_400.0 * day, **body}) for day in (0, 3)]
+    )
+    scene.daemon.daemon.harvest.recall(journal)
+    scene.enter(CY)
+    scene.says(
+        "0.50 core hours were worked on instances in these 24 hours (50 % of what hosts' own jobs left)"
+    )
+    bars = "document.querySelectorAll('#harvest-picture rect').length"
+    assert scene.tab.js(bars) == 4
+    scene.tab.js('document.getElementById("by-day").click()')
+    scene.says("1.00 core hours were worked on instances in these eight days")
+    assert scene.tab.js(bars) == 8
+
+
 @pytest.mark.parametrize(("width", "dark"), [(1400, False), (1400, True), (390, False)])
 @pytest.mark.usefixtures("high")
 def test_everybody_can_use_it(width: int, dark: bool, scene: Scene) -> None:
@@ -175,6 +213,7 @@ def test_everybody_can_use_it(width: int, dark: bool, scene: Scene) -> None:
     scene.tab.size(width, 900, dark=dark)
     scene.tab.await_js('document.querySelectorAll("#hosts tbody tr").length === 2')
     _explain(scene, "vn1")
+    scene.tab.js('document.querySelectorAll("details").forEach((one) => { one.open = true; })')
     # Our own rules let no foreign script in: this one comes by the browser's own door.
     scene.tab.js(_AXE.read_text(encoding="utf-8") + "; 1")
     assert scene.tab.js(_BAD) == []
@@ -204,3 +243,23 @@ def test_it_goes_on_by_keys_and_the_session_ends(scene: Scene) -> None:
     scene.tab.await_js('!document.getElementById("login").hidden')
     assert scene.tab.js('fetch("/api/v1/status").then((reply) => reply.status)') == 401
     assert scene.daemon.phase("vn1") is Phase.PARKED
+
+
+def test_where_slurm_keeps_jobs_private_a_reader_sees_what_is_left(tmp_path: Path) -> None:
+    """No timelines and no plan of everybody's jobs; one's own, hosts and nodes are there."""
+    with (
+        living(tmp_path, with_roles(), tokens=Names(), private="jobs") as daemon,
+        served(daemon.socket) as port,
+        page(tmp_path / "browser") as tab,
+    ):
+        _, high = parked(daemon, low_user=CY, high_user=ADA)
+        scene = Scene(daemon, port, tab)
+        scene.enter(CY)
+        scene.tab.await_js('document.querySelectorAll("#nodes tbody tr").length === 1')
+        assert scene.tab.js('document.getElementById("lines-part").hidden')
+        assert scene.tab.js('document.querySelector("#hosts tbody tr").cells[2].textContent') == ""
+        scene.says("another's job")
+        scene.enter(BO)
+        scene.tab.await_js('document.querySelectorAll("#nodes tbody tr").length === 1')
+        assert scene.tab.js('document.querySelector("#hosts tbody tr").cells[2].textContent') == high
+        assert not scene.tab.js('document.getElementById("lines-part").hidden')

@@ -49,7 +49,7 @@ class History:
     """One for all clients; fed by whoever asks, as far as they may read."""
 
     def __init__(self) -> None:
-        self._events: deque[dict[str, Any]] = deque(maxlen=_MOST_EVENTS)
+        self._events: deque[Record] = deque(maxlen=_MOST_EVENTS)
         self._read_to = 0
         self._told: tuple[float, dict[str, Any]] | None = None
         self._busy = asyncio.Lock()
@@ -77,28 +77,32 @@ class History:
                 if not answer["more"]:
                     break
             for page in reversed(pages):
-                self._events.extend(page)
+                self._events.extend(_records(page))
             return
         for _ in range(_PAGES_AT_ONCE):
             answer = await asker.shared("events", after=self._read_to, before=0, limit=_PAGE)
-            self._events.extend(answer["events"])
+            self._events.extend(_records(answer["events"]))
             self._read_to = max(self._read_to, answer["read_to"])
             if not answer["more"]:
                 return
 
 
-def drawn(events: list[dict[str, Any]], hosts: Iterable[dict[str, Any]], now_s: float) -> dict[str, Any]:
-    """Tell events as timelines.js draws them: rows of lanes, and five numbers for each stretch."""
-    known = [*hosts][:_MOST_ROWS]
-    start_s = float(events[0]["at_s"]) if events else now_s
-    seen = (Host(h["name"], h["node"], Resources(h["cpus"], h["memory_mb"])) for h in known)
-    records = [Record(start_s, "change", one.name, encode(ch.HostSeen(one, start_s))) for one in seen]
-    records += [
+def _records(events: Iterable[dict[str, Any]]) -> Iterable[Record]:
+    """What the drawing needs of events: thousands are kept, so no more of each than that."""
+    return (
         Record(e["at_s"], e["kind"], e["subject"], e["body"], e["id"])
         for e in events
         if e["kind"] != "refusal"
-    ]
-    chart = timeline_of(records, now_s)
+    )
+
+
+def drawn(events: list[Record], hosts: Iterable[dict[str, Any]], now_s: float) -> dict[str, Any]:
+    """Tell events as timelines.js draws them: rows of lanes, and five numbers for each stretch."""
+    known = [*hosts][:_MOST_ROWS]
+    start_s = events[0].at_s if events else now_s
+    seen = (Host(h["name"], h["node"], Resources(h["cpus"], h["memory_mb"])) for h in known)
+    records = [Record(start_s, "change", one.name, encode(ch.HostSeen(one, start_s))) for one in seen]
+    chart = timeline_of([*records, *events], now_s)
     rows = [*_hosts(chart), *_jobs(chart)][: 2 * _MOST_ROWS]
     names: dict[str, int] = {}
     flat: list[int] = []

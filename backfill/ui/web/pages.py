@@ -17,6 +17,7 @@ _OWN = Path(__file__).parent / "static"
 _DRAWING = Path(report.__file__).parent
 _PARTS = {
     "page.js": (_OWN / "page.js", "text/javascript"),
+    "harvest.js": (_OWN / "harvest.js", "text/javascript"),
     "page.css": (_OWN / "page.css", "text/css"),
     "timelines.js": (_DRAWING / "timelines.js", "text/javascript"),
     "timelines.css": (_DRAWING / "replay.css", "text/css"),

@@ -2,7 +2,7 @@
 // The live page: asks the API of its own service, writes what it hears as text, and never as HTML.
 (() => {
   const at = (id) => document.getElementById(id);
-  const state = { csrf: sessionStorage.getItem("csrf") || "", role: "", lines: null, subject: "", timer: 0, turn: 0 };
+  const state = { csrf: sessionStorage.getItem("csrf") || "", role: "", hidden: [], lines: null, subject: "", preview: "", today: null, timer: 0, turn: 0 };
   const EVERY_MS = 2000;
 
   // --- asking ------------------------------------------------------------------------------------
@@ -25,12 +25,12 @@
   function table(id, heads, rows, empty) {
     if (!rows.length) { at(id).replaceChildren(make("caption", empty)); return; }
     const head = make("tr"), body = make("tbody");
-    head.append(...heads.map((text) => make("th", text, { scope: "col" })));
+    head.append(...heads.map((text, i) => make("th", text, { scope: "col", className: typeof rows[0][i] === "number" ? "number" : "" })));
     for (const row of rows) {
       const line = make("tr");
       line.append(...row.map((cell) => {
         const of = make("td");
-        if (cell && cell.subject) of.append(link(cell.subject)); else of.textContent = cell === null || cell === undefined ? "" : String(cell);
+        if (cell && cell.subject) of.append(link(cell.subject)); else if (cell && cell.phase) of.append(phase(cell.phase)); else of.textContent = cell === null || cell === undefined ? "" : String(cell);
         if (typeof cell === "number") of.className = "number";
         return of;
       }));
@@ -40,6 +40,7 @@
     at(id).replaceChildren(top, body);
   }
   function link(subject) { const made = make("button", subject, { type: "button" }); made.addEventListener("click", () => explain(subject)); return made; }
+  function phase(text) { return make("span", text, { className: /^(failed|given-up)$/.test(text) ? "phase off" : "phase" }); }
   const when = (s) => new Date(s * 1000).toLocaleTimeString();
   function long(s) { return s < 120 ? Math.round(s) + " s" : s < 7200 ? Math.round(s / 60) + " min" : s < 172800 ? (s / 3600).toFixed(1) + " h" : (s / 86400).toFixed(1) + " d"; }
   // A time on the axis or in a hint, as exact as `step` is.
@@ -56,14 +57,15 @@
   }
   function told(found) {
     const parts = [], { node, host, job } = found, name = found.subject;
-    parts.push(make("h3", name));
+    parts.push(make("h3", name, { className: "what" }));
     if (node) parts.push(make("p", `${name} is ${node.phase} on ${node.host} since ${when(node.since_s)}: ${node.reason}`));
     if (host) parts.push(make("p", `host ${name}: ${host.reachable ? "answers" : "does not answer: " + host.problem}; ` + (host.given_to.length ? "given to " + host.given_to.join(", ") : "given to nobody") + (host.instances.length ? "; instances: " + host.instances.join(", ") : "") + (host.closed ? "; closed: " + host.closed : "")));
     if (job) parts.push(make("p", `job ${name} ${job.name || ""} of ${job.user} is ${job.state}` + (job.nodes && job.nodes.length ? " on " + job.nodes.join(", ") : "")));
     if (found.slurm) parts.push(make("p", "Slurm shows it as " + found.slurm));
-    for (const refusal of found.refusals) parts.push(make("p", "not done: " + refusal.sentence));
+    for (const refusal of found.refusals) parts.push(make("p", "not done: " + refusal.sentence, { className: "not" }));
     for (const entry of found.operations) parts.push(make("p", `${entry.running ? "under way" : "tried again later"}: ${entry.key}${entry.problem ? ": " + entry.problem : ""}`));
     if ((node || host) && ["operator", "admin"].includes(state.role)) parts.push(buttons(name, host));
+    if (!found.story.length) { at("why").replaceChildren(...parts); return; }
     const story = make("ol", "", { tabIndex: 0 });
     story.setAttribute("aria-label", "Story of " + name);
     story.append(...found.story.map((line) => { const one = make("li"); one.append(make("span", when(line.at_s)), line.text); return one; }));
@@ -112,27 +114,40 @@
     table("refused", ["times", "code", "for example", "about"], most.map(({ count, one }) => [count, one.code, one.sentence, /^(cluster)$/.test(one.subject) ? one.subject : { subject: one.subject.replace(/^job /, "") }]), "nothing is refused");
     at("policy").textContent = `${found.policy.source || "given at the start"}, in force since ${when(found.policy.loaded_s)}`;
   }
-  async function harvest() {
-    const reply = await fetch("/metrics", { credentials: "same-origin" });
-    if (!reply.ok) return;
-    const rows = new Map();
-    for (const line of (await reply.text()).split("\n")) {
-      const found = /^backfill_(harvested|lost)_core_seconds_total\{partition="([^"]*)"\} (\S+)/.exec(line);
-      if (found) rows.set(found[2], { ...rows.get(found[2]), [found[1]]: Number(found[3]) });
-    }
-    const hours = (s) => ((s || 0) / 3600).toFixed(2);
-    table("harvest", ["partition", "core hours worked", "of them lost"], [...rows].map(([name, sums]) => [name, hours(sums.harvested), hours(sums.lost)]), "no job has worked on an instance yet");
+  // The cluster in a few numbers; what is in trouble stands out.
+  function tiles(about, hosts) {
+    const { phases } = about, sum = (...names) => names.reduce((all, name) => all + (phases[name] || 0), 0), today = state.today || { worked: "–", lost: "–" };
+    const silent = hosts.filter((host) => !host.reachable).length, all = Object.values(phases).reduce((a, b) => a + b, 0);
+    const rows = [
+      [`hosts answer${hosts.more ? " (of the first 200)" : ""}`, String(hosts.length - silent), ` of ${hosts.length}`, silent > 0],
+      ["nodes of ours are ready", String(sum("ready")), ` of ${all}`],
+      ["stand still for others", String(sum("parked", "evicting", "throttled"))],
+      ["given up or failed", String(sum("given-up", "failed")), "", sum("given-up", "failed") > 0],
+      ["low-priority jobs wait", String(about.low_priority_jobs_waiting)],
+      ["core hours worked today", today.worked], ["core hours lost today", today.lost], ["core hours idle today", today.idle || "–"],
+    ];
+    at("tiles").replaceChildren(...rows.map(([text, number, more, bad]) => {
+      const one = make("div", "", { className: bad ? "bad" : "" }), value = make("dd", number);
+      if (more) value.append(make("small", more));
+      one.append(make("dt", text), value);
+      return one;
+    }));
+    at("tiles").hidden = false;
   }
   async function round() {
     if (document.hidden) return;
     const turn = state.turn++;
-    if (state.role) {
-      const [about, lines] = await Promise.all([call("status"), call("timeline")]);
-      status(about); draw(lines);
+    if (state.role && !state.hidden.includes("nodes")) {
+      const whole = !state.hidden.length;
+      const [about, lines] = await Promise.all([call("status"), whole ? call("timeline") : null]);
+      status(about);
+      if (lines) draw(lines);
       if (turn % 3 === 0) {
-        const [hosts, nodes, plan] = await Promise.all([call("hosts?limit=200"), call("nodes?limit=200"), call("plan"), harvest()]);
+        const [hosts, nodes, plan, past] = await Promise.all([call("hosts?limit=200"), call("nodes?limit=200"), whole ? call("plan") : { actions: [] }, call("harvest")]);
+        state.today = harvest.take(past, table);
+        tiles(about, Object.assign(hosts.hosts, { more: Boolean(hosts.next) }));
         table("hosts", ["host", "answers", "given to", "instances", "closed"], hosts.hosts.map((h) => [{ subject: h.name }, h.reachable ? "yes" : "NO: " + h.problem, h.given_to.join(", "), h.instances.join(", "), h.closed]), "there is no host");
-        table("nodes", ["node", "phase", "since", "host", "jobs", "why"], nodes.nodes.map((n) => [{ subject: n.name }, n.phase, when(n.since_s), n.host, (n.jobs.length ? n.jobs : n.held.map((h) => h.id)).join(", "), n.reason]), "there is no virtual node now");
+        table("nodes", ["node", "phase", "since", "host", "jobs", "why"], nodes.nodes.map((n) => [{ subject: n.name }, { phase: n.phase }, when(n.since_s), n.host, (n.jobs.length ? n.jobs : n.held.map((h) => h.id)).join(", "), n.reason]), "there is no virtual node now");
         fill(at("plan"), plan.actions.slice(0, 100).map((step) => step.sentence));
         at("subjects").replaceChildren(...[...hosts.hosts, ...nodes.nodes].map((one) => make("option", "", { value: one.name })));
       }
@@ -142,6 +157,22 @@
       at("mine-part").hidden = !jobs.length && Boolean(state.role);
       table("mine", ["job", "state", "stands still", "why", "its host is free by"], jobs.map((j) => [state.role ? { subject: j.id } : j.id, j.state, j.paused_since_s === null ? "" : `since ${when(j.paused_since_s)}, for ${long(now_s - j.paused_since_s)}`, j.why, j.host_free_s === null ? "" : when(j.host_free_s)]), "none of your jobs is on an instance or waits for one");
     }
+  }
+  // --- a policy file that is thought of -----------------------------------------------------------
+  const FIGURES = [["metal_core_h", "core hours of jobs on hosts' own nodes", 2], ["worked_core_h", "core hours of jobs on instances", 2], ["lost_core_h", "of them lost", 2], ["low_completed", "low-priority jobs completed", 0], ["evictions", "evictions", 0], ["room_median_s", "seconds until room was free, median", 3], ["room_worst_s", "seconds until room was free, longest", 3]];
+  async function previewed() {
+    const told = await call(state.preview);
+    if (told.state === "running") { setTimeout(() => previewed().catch((error) => fill(at("checked"), [error.message])), 1500); return; }
+    at("preview").disabled = false;
+    if (told.problems.length) { at("previewed").hidden = true; fill(at("checked"), told.problems); return; }
+    const day = told.found, columns = ["was done", "policy", "against"].map((name) => day.figures[name]);
+    const shown = (value, digits) => value === null ? "–" : value.toFixed(digits);
+    const rows = FIGURES.map(([key, text, digits]) => [text, ...columns.map((one) => shown(one[key], digits))]);
+    for (const name of Object.keys(columns[0].steps)) rows.push([name, ...columns.map((one) => String(one.steps[name]))]);
+    at("preview-said").textContent = `From ${new Date(day.start_s * 1000).toLocaleString()} on: ${day.high_jobs} high-priority and ${day.low_jobs} low-priority jobs on ${day.hosts} hosts with ${day.cpus} CPUs. Changed: ${day.changed.join(", ") || "nothing"}. How far the first two columns are apart is how far the third may be trusted.`;
+    fill(at("checked"), day.notes);
+    table("preview-table", ["", "what was done", "the file in force, replayed", "this text, replayed"], rows, "");
+    at("previewed").hidden = false;
   }
   async function again() {
     clearTimeout(state.timer);
@@ -155,14 +186,16 @@
   // --- coming and going --------------------------------------------------------------------------
   function outside() {
     clearTimeout(state.timer); state.role = "";
-    at("inside").hidden = true; at("leave").hidden = true; at("login").hidden = false; at("who").textContent = "";
+    at("inside").hidden = true; at("leave").hidden = true; at("places").hidden = true; at("login").hidden = false; at("who").textContent = "";
   }
   async function inside() {
     const me = await call("me");
-    state.role = me.role;
+    state.role = me.role; state.hidden = me.hidden;
     at("who").textContent = `${me.user}, ${me.role || "who sees their own jobs"}`;
     at("login").hidden = true; at("inside").hidden = false; at("leave").hidden = false;
-    at("readers").hidden = !me.role; at("reload").hidden = me.role !== "admin";
+    at("readers").hidden = at("places").hidden = !me.role || me.hidden.includes("nodes"); at("reload").hidden = me.role !== "admin";
+    at("preview").hidden = !["operator", "admin"].includes(me.role);
+    at("lines-part").hidden = at("plan-part").hidden = me.hidden.length > 0; // they tell of everybody's jobs
     state.turn = 0;
     await again();
   }
@@ -183,6 +216,11 @@
   at("check").addEventListener("submit", async (event) => {
     event.preventDefault();
     try { const { problems } = await call("policy/check", "POST", { text: at("text").value }); fill(at("checked"), problems.length ? problems : ["nothing is wrong with it"]); } catch (error) { fill(at("checked"), [error.message]); }
+  });
+  at("preview").addEventListener("click", async () => {
+    if (!at("check").reportValidity()) return;
+    fill(at("checked"), ["It is played in a process of its own; that takes seconds or minutes."]); at("previewed").hidden = true; at("preview").disabled = true;
+    try { state.preview = (await call("policy/previews", "POST", { text: at("text").value })).follow.replace("/api/v1/", ""); await previewed(); } catch (error) { at("preview").disabled = false; fill(at("checked"), [error.message]); }
   });
   at("reload").addEventListener("click", async () => {
     try { const { problems, changed } = await call("policy/reload", "POST"); fill(at("checked"), problems.length ? problems : ["taken over; changed: " + (changed.join(", ") || "nothing")]); } catch (error) { fill(at("checked"), [error.message]); }
