@@ -1,7 +1,7 @@
 "use strict";
 // The harvest over time: a bar for each hour or day, and the same in numbers. Told by page.js.
 const harvest = (() => {
-  const at = (id) => document.getElementById(id), SPACE = "http://www.w3.org/2000/svg", HOUR_S = 3600, DAY_S = 86400;
+  const at = (id) => document.getElementById(id), SPACE = at("harvest-picture").namespaceURI, HOUR_S = 3600, DAY_S = 86400;
   const PARTS = [["metal", "jobs on hosts' own nodes"], ["worked", "jobs on instances"], ["lost", "of that lost"], ["idle", "idle"]];
   let known = null, days = false;
   function drawn(tag, more) { const one = document.createElementNS(SPACE, tag); for (const [name, value] of Object.entries(more)) one.setAttribute(name, value); return one; }
