@@ -15,8 +15,8 @@ from typing import Any
 
 from backfill.core.model.cluster import Job, JobState, Node
 from backfill.core.model.machine_request import asked
+from backfill.drivers.child import Child
 from backfill.drivers.slurm.commands import CONTROLLER, SlurmTools, meaning_of
-from backfill.drivers.slurm.reading.child import Child
 from backfill.drivers.slurm.reading.parse import asked_hosts, given, hosts, tasks
 from backfill.drivers.slurm.reading.paths import BrokenPathError
 from backfill.drivers.slurm.reading.states import job_state
@@ -46,7 +46,7 @@ class PyslurmPath:
         }
         # -u would not help: what counts is written and flushed by the script itself.
         argv = [*commands.prefix, python, str(_SCRIPT)]
-        self._child = Child(argv, environment, SUBJECT, commands.timeout_s)
+        self._child = Child(argv, environment, SUBJECT, commands.timeout_s, BrokenPathError)
 
     def everything(self) -> tuple[dict[str, Node], dict[str, Job]]:
         """scontrol and pyslurm, one after the other: the second answers in milliseconds."""

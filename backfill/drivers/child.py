@@ -15,8 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import IO, Any
 
-from backfill.drivers.slurm.reading.paths import BrokenPathError
-from backfill.ports.errors import BadOutputError, UnreachableError
+from backfill.ports.errors import BadOutputError, DriverError, UnreachableError
 
 _CHUNK = 1 << 20
 
@@ -26,12 +25,14 @@ class Child:
     """Safe from several threads, one request at a time. `timeout_s` bounds each.
 
     `subject` is what errors are about. Its first line must come by itself; `greeting` is that.
+    `broken` is raised when it cannot be started, or ends.
     """
 
     argv: Sequence[str]
     env: Mapping[str, str]
     subject: str
     timeout_s: float
+    broken: type[UnreachableError] = UnreachableError
     greeting: dict[str, Any] = field(default_factory=dict)
     _process: subprocess.Popen[bytes] | None = None
     _complaints: IO[bytes] | None = None
@@ -41,7 +42,7 @@ class Child:
     def ask(self, request: dict[str, Any]) -> dict[str, Any]:
         """The answer to a request.
 
-        BrokenPathError when it cannot be started or ends, UnreachableError when it is silent,
+        `broken` when it cannot be started or ends, UnreachableError when it is silent,
         BadOutputError when it answers something else than a JSON object.
         """
         deadline_s = time.monotonic() + self.timeout_s
@@ -49,7 +50,7 @@ class Child:
             raise UnreachableError(self.subject, f"busy for more than {self.timeout_s:g} s")
         try:
             return self._ask(request, deadline_s)
-        except (BrokenPathError, UnreachableError, BadOutputError):
+        except DriverError:
             self._end()
             raise
         finally:
@@ -65,7 +66,7 @@ class Child:
             self._start()
             self.greeting = self._line(deadline_s)
             if "error" in self.greeting:
-                raise BrokenPathError(self.subject, str(self.greeting["error"].get("said")))
+                raise self.broken(self.subject, str(self.greeting["error"].get("said")))
         process = self._process
         assert process is not None
         assert process.stdin is not None
@@ -90,7 +91,7 @@ class Child:
                 cwd="/",
             )
         except OSError as error:
-            raise BrokenPathError(self.subject, f"cannot start {self.argv[0]} ({error.strerror})") from error
+            raise self.broken(self.subject, f"cannot start {self.argv[0]} ({error.strerror})") from error
 
     def _line(self, deadline_s: float) -> dict[str, Any]:
         process = self._process
@@ -115,7 +116,7 @@ class Child:
             raise BadOutputError(self.subject, f"cannot read its answer {line[:80]!r}")
         return answer
 
-    def _ended(self) -> BrokenPathError:
+    def _ended(self) -> UnreachableError:
         process, complaints = self._process, self._complaints
         assert process is not None
         assert complaints is not None
@@ -125,7 +126,7 @@ class Child:
         complaints.seek(max(0, size - 2000))
         lines = complaints.read().decode("utf-8", "replace").strip().splitlines()
         said = f": {lines[-1].strip()}" if lines else ""
-        return BrokenPathError(self.subject, f"it ended ({_how(process.returncode)}){said}")
+        return self.broken(self.subject, f"it ended ({_how(process.returncode)}){said}")
 
     def _end(self) -> None:
         process, self._process = self._process, None
