@@ -99,7 +99,7 @@ pages: venv
 	$(PY) -m tests.real.soak_list
 
 lock:
-	$(UV) pip compile -q pyproject.toml --extra libvirt --extra openstack --extra web --group dev --generate-hashes --no-header \
+	$(UV) pip compile -q pyproject.toml --extra libvirt --extra openstack --extra web --extra condor --group dev --generate-hashes --no-header \
 		--no-annotate --python-version 3.11 -o requirements.lock
 	$(UV) pip compile -q pyproject.toml --extra libvirt --extra openstack --extra web --generate-hashes --no-header \
 		--no-annotate --python-version 3.11 -c requirements.lock -o requirements.site.lock

@@ -357,6 +357,30 @@ class SaltEntry:
 
 
 @dataclass(frozen=True, slots=True)
+class CondorEntry:
+    """The HTCondor pool whose payloads pilots take: asked what waits, and what became of payloads."""
+
+    collector: str = field(metadata=about("Where its collector is: host, or host:port."))
+    tokens: str = key(
+        "/etc/backfill/condor-tokens",
+        "Directory with a token for the pool that is good for READ; closed to others on the machine.",
+        form="path",
+    )
+    python: str = key(
+        "", "A Python that has HTCondor's bindings (`pip install htcondor`); empty: the daemon's own."
+    )
+    constraint: str = key(
+        "", "Which waiting payloads count, as a ClassAd expression; empty: all of the vanilla universe."
+    )
+    every_s: float = key(30.0, "How often it is asked.")
+    within_s: float = key(20.0, "A question that takes longer has no answer: its process is ended.")
+    most_idle: int = key(10_000, "Of more waiting payloads no more are counted.")
+    most_runs: int = key(
+        1000, "So many of the latest runs of each access point are looked through for payloads of pilots."
+    )
+
+
+@dataclass(frozen=True, slots=True)
 class Config:
     """One checked policy file. `lines`: in which line of `source` each key path stands."""
 
@@ -368,4 +392,5 @@ class Config:
     libvirt: LibvirtEntry | None = None
     openstack: OpenStackEntry | None = None
     salt: SaltEntry | None = None
+    condor: CondorEntry | None = None
     lines: Mapping[str, int] = field(default_factory=dict, repr=False, compare=False)

@@ -10,6 +10,7 @@ from typing import Any
 from backfill.config import forms
 from backfill.config.cloud import OpenStackEntry
 from backfill.config.model import (
+    CondorEntry,
     DaemonSettings,
     HostEntry,
     LibvirtEntry,
@@ -26,6 +27,7 @@ from backfill.core.policies.ladder import Ladder
 from backfill.core.policies.limits import Limits
 from backfill.core.policies.saving import Saving
 from backfill.core.policies.scale import Scale
+from backfill.core.policies.supply import Supply
 from backfill.core.policies.workloads import Terms, WarnBy, Workload, Workloads
 from backfill.core.policy import Priorities, Proof, Template
 
@@ -97,6 +99,49 @@ def _workloads(workloads: Workloads, ladder: Ladder) -> Iterator[BrokenRule]:
         yield from _order(Ladder(one.ladder), f"{at}.ladder")
         yield from _warning(one, at)
         yield from _patience(one.terms, ladder, at, own=bool(one.ladder))
+
+
+def _supply(supply: Supply, condor: CondorEntry | None, priorities: Priorities) -> Iterator[BrokenRule]:
+    """What pilots on demand cannot do without."""
+    if not supply.on:
+        return
+    if condor is None:
+        what = f"is {supply.most}, and no pool is named"
+        yield BrokenRule("supply.most", what, "add the section condor with its collector, or write 0")
+    for name in ("user", "partition", "script"):
+        if not getattr(supply, name):
+            what = f"is not set, and supply.most is {supply.most}"
+            yield BrokenRule(f"supply.{name}", what, "say it, or write most: 0")
+    if supply.partition and supply.partition not in priorities.low:
+        what = f"is {supply.partition}, which is not in priorities.low"
+        yield BrokenRule("supply.partition", what, "name one of those whose jobs may be pushed aside")
+    yield from _sending(supply)
+
+
+def _sending(supply: Supply) -> Iterator[BrokenRule]:
+    """What would make a pilot somebody else's job, or none at all."""
+    if supply.user == "root":
+        yield BrokenRule("supply.user", "is root", "name an ordinary user: payloads are other people's")
+    if supply.shortest_s > supply.longest_s:
+        what = f"is more than supply.longest_s = {supply.longest_s:g} s"
+        yield BrokenRule("supply.shortest_s", what, "lower it")
+    for index, option in enumerate(supply.options):
+        if not option.startswith("--"):
+            what = f"is {option}, which is no long option of sbatch"
+            yield BrokenRule(f"supply.options[{index}]", what, "write it as --name=value")
+        elif option.partition("=")[0] in _OURS:
+            what = f"is {option}, by which pilots are told apart and limited"
+            yield BrokenRule(f"supply.options[{index}]", what, "leave it out")
+
+
+# Options of sbatch that are not the site's to give.
+_OURS = frozenset(
+    f"--{name}"
+    for name in (
+        *("job-name", "comment", "dependency", "time", "uid", "gid", "array", "wrap", "nodes", "partition"),
+        *("cpus-per-task", "ntasks", "chdir", "no-requeue"),
+    )
+)
 
 
 def _warning(one: Workload, at: str) -> Iterator[BrokenRule]:
@@ -360,6 +405,7 @@ _RULES: tuple[tuple[Callable[..., Iterator[BrokenRule]], tuple[str, ...]], ...] 
     (_partitions, ("priorities",)),
     (_rungs, ("ladder",)),
     (_workloads, ("workloads", "ladder")),
+    (_supply, ("supply", "condor", "priorities")),
     (_proof, ("ladder", "proof")),
     (_reading, ("slurm",)),
     (_hosts, ("hosts",)),

@@ -27,6 +27,7 @@ from backfill.core.policies.readiness import Readiness
 from backfill.core.policies.saving import Saving
 from backfill.core.policies.scale import Scale
 from backfill.core.policies.spread import Spread
+from backfill.core.policies.supply import Supply
 from backfill.core.policies.unsuspendable import Unsuspendable
 from backfill.core.policies.victims import Victims
 from backfill.core.policies.workloads import Workloads
@@ -91,6 +92,7 @@ class PolicySet:
     hosts: tuple[str, ...]  # in the order of the file
     ladder: Ladder = field(default_factory=Ladder)
     workloads: Workloads = field(default_factory=Workloads)
+    supply: Supply = field(default_factory=Supply)
     demand: Demand = field(default_factory=Demand)
     scale: Scale = field(default_factory=Scale)
     comeback: Comeback = field(default_factory=Comeback)

@@ -35,6 +35,7 @@ class Kind(IntEnum):
     MACHINES = auto()  # a job's own, by job; without a name: jobs that ask for some and have none yet
     FLEETS = auto()
     SCALE = auto()
+    SUPPLY = auto()
     PARENTS = auto()  # by host
     LIVENESS = auto()
 
@@ -53,6 +54,13 @@ NEW_MACHINES = Entity(Kind.MACHINES)
 
 
 SCALE, LIVENESS = Entity(Kind.SCALE), Entity(Kind.LIVENESS)
+
+
+SUPPLY = Entity(Kind.SUPPLY)
+
+
+# Kinds of calls after which pilots count differently.
+_PILOTS = frozenset({"SubmitPilot", "WithdrawPilot", "TellPilot"})
 
 
 class Topic(IntEnum):
@@ -101,6 +109,7 @@ class WorkQueue:
         self.names: frozenset[str] = frozenset()  # that the policies have for instances
         self.hosts: frozenset[str] = frozenset()  # that the policies name
         self.budgets = self.cloning = True  # the policies have budgets; have parents of clones made
+        self.supplies = True  # and have pilots sent
         self.rooms: Rooms | None = None
         self.free_names: Names | None = None
         self.need: tuple[int, float, Need] | None = None  # of which queue, until when, and what it wants
@@ -125,6 +134,12 @@ class WorkQueue:
             self._marked.add(entity)
             heappush(self._order, entity)
 
+    def mark_scale(self) -> None:
+        """How many instances, and how many pilots for them, there should be."""
+        self.mark(SCALE)
+        if self.supplies:
+            self.mark(SUPPLY)
+
     def mark_nodes(self, names: Iterable[str]) -> None:
         """The same of several names."""
         for name in names:
@@ -148,7 +163,7 @@ class WorkQueue:
             (Entity(Kind.NODE, name) for name in self.names.intersection(world.nodes)),
             (Entity(Kind.PARENTS, host.name) for host in world.hosts.values() if host.parents is not None),
             (Entity(Kind.MACHINES, job_id) for job_id in world.machines),
-            (BUDGET, NEW_MACHINES, FLEETS, SCALE, LIVENESS),
+            (BUDGET, NEW_MACHINES, FLEETS, SCALE, SUPPLY, LIVENESS),
         )
         self._order = list(self._marked)
         heapify(self._order)
@@ -287,7 +302,7 @@ class WorkQueue:
         if name in self._world.managed and (job_id := self._world.managed[name].job) in self._world.machines:
             self._mark_machines(job_id)
         if came_or_went or name in self._world.managed:
-            self.mark(SCALE)
+            self.mark_scale()
             self._mark_fleets()
         if came_or_went:
             self._mark_if_silent()
@@ -332,7 +347,7 @@ class WorkQueue:
         if known is not None and known.parents is not None and (self.cloning or world.fleets):
             self.mark(Entity(Kind.PARENTS, host))
         if host in world.burst:
-            self.mark(SCALE)
+            self.mark_scale()
         if self.rooms is not None:
             self.rooms.hosts.touch(host)
 
@@ -346,7 +361,7 @@ class WorkQueue:
         """A host was read and looks different: its instances count from now on, if it is new."""
         self.host_moved(host)
         self._mark_claims(host)
-        self.mark(SCALE)
+        self.mark_scale()
         self._mark_fleets()
         self._mark_if_silent()
         for job_id in self._world.machines:
@@ -360,7 +375,7 @@ class WorkQueue:
         if node is not None:
             self.companions_moved(node)
         if node is None or node.generation == 0 or not self._world.fleet.places_of(name):
-            self.mark(SCALE)
+            self.mark_scale()
             self._mark_fleets()
 
     def job_moved(self, before: Job | None, after: Job | None) -> None:
@@ -380,10 +395,10 @@ class WorkQueue:
         if any(one is not None and one.state is JobState.PENDING for one in (before, after)):
             self.mark(NEW_MACHINES)
         if any(name in world.managed for name in nodes):
-            self.mark(SCALE)
+            self.mark_scale()
             self._mark_budget()
         elif any(one is not None and one.state is JobState.PENDING for one in (before, after)):
-            self.mark(SCALE)
+            self.mark_scale()
 
     def _jobs_moved_on(self, name: str) -> None:
         """Other jobs than before are on a node, or they look different."""
@@ -417,7 +432,7 @@ class WorkQueue:
             self._mark_machines(node.job)
         if before is not None and (before.held != node.held or before.order != node.order):
             self.companions_moved(before)
-        self.mark(SCALE)
+        self.mark_scale()
         self._mark_fleets()
         self._mark_if_silent(node.name)
         old, new = (None if one is None else one.phase for one in (before, after))
@@ -461,9 +476,14 @@ class WorkQueue:
             self.companions_moved(node)
         if name in world.hosts:
             self.happened(Topic.BOOTS)
+        self._mark_by_kind(kind)
+        self._mark_fleets()
+
+    def _mark_by_kind(self, kind: str) -> None:
         if kind == "SuspendInstance":
             self.happened(Topic.DISK)
-        self._mark_fleets()
+        if kind in _PILOTS:
+            self.mark(SUPPLY)
 
     def machines_moved(self, job_id: str) -> None:
         """A job's own machines are further: those after them in the queue may have their turn."""
@@ -474,7 +494,7 @@ class WorkQueue:
         self.mark(NEW_MACHINES)
         self._mark_machines_of_members(job_id)
         self._mark_fleets()
-        self.mark(SCALE)
+        self.mark_scale()
 
     def _mark_machines(self, job_id: str) -> None:
         self.mark(Entity(Kind.MACHINES, job_id))
@@ -490,7 +510,7 @@ class WorkQueue:
         if job_id in self._world.machines:
             self._mark_machines(job_id)
         self.mark(FLEETS)
-        self.mark(SCALE)
+        self.mark_scale()
         self.mark_nodes(name for name in members if name in self._world.managed)
 
     def outcome_doubted(self, name: str, hosts: Iterable[str]) -> None:

@@ -25,6 +25,7 @@ from backfill.core.model.operations import (
     Source,
     UncertainOutcome,
 )
+from backfill.core.model.pilots import PoolPicture, slot_of
 from backfill.core.model.quantities import WriteRate
 
 K = TypeVar("K")
@@ -641,6 +642,30 @@ class Streak:
     problem: str
 
 
+class PilotIndex:
+    """Pilots that are sent on demand, and what their pool has said. Only the world changes it."""
+
+    def __init__(self) -> None:
+        self.pool = PoolPicture()
+        self.told: dict[str, tuple[int, float]] = {}  # job -> restarts, and when its room goes
+        self._jobs: dict[str, Job] = {}  # those that say to be ours, ended ones as well
+
+    def of(self, user: str) -> list[Job]:
+        """Return the user's pilots that Slurm shows, in order of their slots and numbers."""
+        found = [job for job in self._jobs.values() if job.user == user]
+        return sorted(found, key=lambda job: (slot_of(job.name, job.comment) or 0, job.raw_id))
+
+    def put(self, job: Job) -> None:
+        """Take in a new or changed job, if it is a pilot."""
+        if slot_of(job.name, job.comment) is not None:
+            self._jobs[job.id] = job
+
+    def drop(self, job_id: str) -> None:
+        """Forget a job."""
+        self._jobs.pop(job_id, None)
+        self.told.pop(job_id, None)
+
+
 class Picture:
     """What is known now, to be read. Nobody but `World.apply` changes it."""
 
@@ -668,6 +693,7 @@ class Picture:
         self.sources: dict[str, Source] = {}
         self.odd: set[str] = set()  # sources that show what is not believed
         self.barred: dict[str, str] = {}  # by what we are kept from acting, and why
+        self.pilots = PilotIndex()
         self.doubts: Table[str, UncertainOutcome] = Table(self.undo)  # by managed node
         self.fleets: Table[str, Fleet] = Table(self.undo)  # orders by id
         self.machines: Table[str, JobMachines] = Table(self.undo)  # a job's own, by job
@@ -689,8 +715,7 @@ class Picture:
         self._seen: dict[tuple[str, str], float] = {}
         # Since when we see Slurm without a gap: deadlines do not run while nobody could act.
         self.sighted_since_s = 0.0
-        self._node_read: dict[str, float] = {}
-        self._node_since: dict[str, float] = {}
+        self._node_read, self._node_since = dict[str, float](), dict[str, float]()
 
     # --- reading -------------------------------------------------------------------------------
 

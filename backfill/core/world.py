@@ -30,7 +30,7 @@ from backfill.core.model.operations import HostAllocation, Source, UncertainOutc
 from backfill.core.model.quantities import WriteRate
 from backfill.core.model.refusals import Code, Reason, Words, because
 from backfill.core.policies.limits import Limits
-from backfill.core.queue import LIVENESS, SCALE, Topic, WorkQueue
+from backfill.core.queue import LIVENESS, SUPPLY, Topic, WorkQueue
 from backfill.core.tables import Picture, Streak
 
 IMAGE = ""
@@ -178,6 +178,7 @@ class World(Picture):
 
     def _job_seen(self, change: ch.JobSeen) -> None:
         if self._newer("job", change.job.id, change.seen_s):
+            self.pilots.put(change.job)
             if (known := self.jobs.get(change.job.id)) != change.job:
                 if known is None:
                     self._found_again(change.job.id)
@@ -202,6 +203,7 @@ class World(Picture):
             if known is not None and known.active:
                 self._vanish(known)
             self.job_index.drop(change.id, change.seen_s)
+            self.pilots.drop(change.id)
             if known is not None:
                 self.queue.job_moved(known, None)
 
@@ -377,6 +379,15 @@ class World(Picture):
                 self.doubts[name] = replace(doubt, hosts=left)
             self.queue.outcome_doubted(name, doubt.hosts)
 
+    # --- pilots that are sent on demand ---------------------------------------------------------
+
+    def _pool_read(self, change: ch.PoolRead) -> None:
+        self.pilots.pool = change.picture
+        self.queue.mark(SUPPLY)
+
+    def _pilot_told(self, change: ch.PilotTold) -> None:
+        self.pilots.told[change.job_id] = (change.restarts, change.ends_s)
+
     # --- the records of our nodes ---------------------------------------------------------------
 
     def _silence(self, name: str, since_s: float | None) -> None:
@@ -390,12 +401,12 @@ class World(Picture):
     def _look_ready(self, name: str) -> None:
         """One of our nodes, as we or as Slurm have it, may count differently now."""
         if self.ready.look(name, self.managed.get(name), self.nodes.get(name)):
-            self.queue.mark(SCALE)
+            self.queue.mark_scale()
 
     def _woken(self, change: ch.Woken) -> None:
         self._renew(change.name, change.generation, lambda node: woken(node, change.at_s))
 
-    def _last_words(self, change: ch.LastWords | ch.WorkLost) -> None:
+    def _last_words(self, change: ch.LastWords | ch.WorkLost | ch.PayloadEnded) -> None:
         """Nothing is decided by it; it is kept in the journal."""
 
     def _probed(self, change: ch.Probed) -> None:
@@ -491,9 +502,12 @@ _TAKES: dict[type, Callable[[World, Any], None]] = {
     ch.MemoryWritten: World._memory_written,
     ch.LastWords: World._last_words,
     ch.WorkLost: World._last_words,
+    ch.PayloadEnded: World._last_words,
     ch.HoldSet: World._hold_set,
     ch.FleetSet: World._fleet_set,
     ch.MachinesSet: World._machines_set,
+    ch.PoolRead: World._pool_read,
+    ch.PilotTold: World._pilot_told,
 }
 
 

@@ -35,6 +35,7 @@ from backfill.engine.messages import (
     Message,
     NodesPicture,
     PolicyRead,
+    PoolNews,
     Query,
     ReadFailed,
     Reread,
@@ -42,7 +43,9 @@ from backfill.engine.messages import (
 )
 from backfill.engine.metering import Meter
 from backfill.engine.notify import notify
+from backfill.engine.observe import pool_changes
 from backfill.engine.partitions import PartitionWatch
+from backfill.engine.payload_book import PayloadBook
 from backfill.engine.policyfile import PolicyFile
 from backfill.engine.privacy import Privacy
 from backfill.engine.rounds import Rounds
@@ -71,6 +74,7 @@ class Pace:
     workers: int = 16
     policy_s: float = 0.0  # how often the policy file is looked at; 0: never by itself
     full_pass_s: float = 30.0  # how often a plan looks at everything; 0: never by itself
+    pool_s: float = 30.0  # how often the pool outside is asked, where there is one
 
 
 class Right(Protocol):
@@ -110,7 +114,7 @@ class Daemon:
         self.world = World()
         self.journal = journal
         self.meter = Meter(self.world)
-        self.losses = LossBook()
+        self.losses, self.payloads = LossBook(), PayloadBook()
         self.harvest = HarvestBook(self.world, self.meter)
         self.privacy = Privacy(outside.manager.settings)
         self.cycle = Cycle(
@@ -155,6 +159,7 @@ class Daemon:
         """Take from the journal what only we know; returns the number of managed nodes."""
         self.losses.recall(self.journal)
         self.harvest.recall(self.journal)
+        self.payloads.recall(self.journal)
         return self._timekeeper.recall()
 
     def run(self) -> str:
@@ -179,6 +184,9 @@ class Daemon:
             every_s = self._pace.poll_s if source == "slurm" else self._pace.host_poll_s
             self._rounds.add(every_s, partial(self._workers.observe, source))
             self._workers.observe(source)
+        if self.outside.pool is not None:
+            self._rounds.add(self._pace.pool_s, self._workers.read_pool)
+            self._workers.read_pool()
         self._rounds.add(_TIDY_EVERY_S, self._tidy, slow=True)
         self._rounds.add(_SIZE_EVERY_S, self._look_at_size, slow=True)
         self._rounds.once(self._look_at_size)
@@ -241,7 +249,7 @@ class Daemon:
             while (early := self._desk.take_early(now_s, patience_s)) is not None:
                 self.cycle.take(early)
             self._driver.decide(now_s)
-            self.cycle.take(self.losses.news(self.meter.lost, self.world, self.cycle.policies))
+            self._book_losses()
             for question in questions:
                 self._asked.begin(question)
             self._look(now_s)
@@ -253,6 +261,12 @@ class Daemon:
             self.meter.cycle(time.perf_counter() - began_s)
             self._asked.go_on()  # at least so much, however busy we are
             notify("WATCHDOG=1")
+
+    def _book_losses(self) -> None:
+        """What came to nothing goes into both books."""
+        for lost in self.losses.news(self.meter.lost, self.world, self.cycle.policies):
+            self.payloads.lost(lost)
+            self.cycle.take([lost])
 
     def _next(self) -> list[Message]:
         """Wait for something to do; take everything that is there."""
@@ -285,18 +299,21 @@ class Daemon:
             case HookCall():
                 self.meter.hook(message.event)
                 self.cycle.take(self._desk.take(message, now_s))
-            case HookGone() | PolicyRead() | AddressNews() | Reread():
+            case HookGone() | PolicyRead() | AddressNews() | PoolNews() | Reread():
                 self._news(message)
             case Query() | Stop():
                 pass
 
-    def _news(self, message: HookGone | PolicyRead | AddressNews | Reread) -> None:
-        """Handle a message that is no news of the world."""
+    def _news(self, message: HookGone | PolicyRead | AddressNews | PoolNews | Reread) -> None:
+        """Handle a message that is no news of Slurm or of a host."""
         match message:
             case HookGone():
                 self._desk.forget(message.call)
             case PolicyRead():
                 self.policyfile.take(message.reading, self.cycle)
+            case PoolNews():
+                self.cycle.take(pool_changes(self.world, message.seen, message.problem))
+                self.cycle.take(self.payloads.news(() if message.seen is None else message.seen.runs))
             case AddressNews():
                 self._addresses.heard(message.found)
             case Reread():

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from backfill.core.model import changes as ch
 from backfill.engine.almanac import Almanac
 from backfill.ports.capabilities import CheckpointKeeper
+from backfill.ports.pools import PayloadPool, PoolObservation
 from backfill.ports.provider import HostObservation, InstanceProvider, Provisioner
 from backfill.ports.storage import Clock
 from backfill.ports.workload import ClusterObservation, Credentials, WorkloadManager
@@ -25,6 +26,7 @@ class Outside:
     credentials: Credentials | None = None  # None: munge is not proven
     provisioner: Provisioner | None = None  # None: nobody configures nodes but their image
     almanac: Almanac = field(default_factory=Almanac)
+    pool: PayloadPool | None = None  # None: nobody is asked what waits outside
 
 
 def observe_cluster(outside: Outside) -> ClusterObservation:
@@ -56,6 +58,13 @@ def observe_host(outside: Outside, host: str) -> HostObservation:
     seen = outside.providers[host].observe(host)
     seen_s = _seen_s(outside, seen.seen_s, began_s, ahead_s)
     return seen if seen_s == seen.seen_s else replace(seen, seen_s=seen_s)
+
+
+def observe_pool(outside: Outside, pool: PayloadPool) -> PoolObservation:
+    """The pool outside, likewise; when runs ended stays as it says."""
+    began_s, ahead_s = outside.clock.now(), outside.clock.ahead()
+    seen = pool.observe()
+    return replace(seen, seen_s=_seen_s(outside, seen.seen_s, began_s, ahead_s))
 
 
 def _seen_s(outside: Outside, seen_s: float, began_s: float, ahead_s: float) -> float:

@@ -9,6 +9,7 @@ from queue import SimpleQueue
 from backfill.core.model.actions import DriverAction
 from backfill.core.model.changes import Change
 from backfill.engine.policyfile import Reading
+from backfill.ports.pools import PoolObservation
 from backfill.ports.provider import HostObservation
 from backfill.ports.workload import ClusterObservation
 
@@ -119,6 +120,14 @@ class AddressNews:
 
 
 @dataclass(frozen=True, slots=True)
+class PoolNews:
+    """The pool outside was asked; `seen` is None when it gave no answer."""
+
+    seen: PoolObservation | None
+    problem: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Stop:
     """End the daemon."""
 
@@ -137,5 +146,6 @@ Message = (
     | Reread
     | PolicyRead
     | AddressNews
+    | PoolNews
     | Stop
 )

@@ -51,10 +51,16 @@ def _call(step: act.DriverAction) -> str:
         return _in_guest(step)
     if isinstance(step, act.DeviceAction):
         return _on_devices(step)
+    return _more(step)
+
+
+def _more(step: act.CheckpointAction | act.ParentAction | act.PilotAction) -> str:
     if isinstance(step, act.CheckpointAction):
         return _on_checkpoint(step)
     if isinstance(step, act.ParentAction):
         return _on_parents(step)
+    if isinstance(step, act.PilotAction):
+        return _on_pilot(step)
     assert_never(step)
 
 
@@ -191,6 +197,18 @@ def _on_parents(step: act.ParentAction) -> str:
             assert_never(step)
 
 
+def _on_pilot(step: act.PilotAction) -> str:
+    match step:
+        case act.SubmitPilot():
+            return f"send {step.subject} for {step.limit_s / 60:.0f} min"
+        case act.WithdrawPilot():
+            return f"withdraw {step.subject}, job {step.job_id}"
+        case act.TellPilot():
+            return f"tell pilot {step.job_id} on {step.subject} when its room goes"
+        case _:
+            assert_never(step)
+
+
 def story_line(record: Record) -> str:
     """A journal line as a sentence; empty for what only replay needs."""
     match record.kind:
@@ -241,7 +259,7 @@ def _change(change: ch.Change) -> str:
         case ch.SourceFailed():
             return f"{change.source} could not be read: {change.problem}"
         case _:
-            return ""
+            return _pilot(change)
 
 
 def _hold(change: ch.HoldSet) -> str:
@@ -334,6 +352,21 @@ def _guest(change: ch.Woken | ch.Proven | ch.Probed | ch.LastWords | ch.WorkLost
             return (
                 f"job {change.job_id}{of} has worked for {change.core_s:.0f} core s in vain: {change.cause}"
             )
+
+
+def _pilot(change: ch.Change) -> str:
+    """Of pilots and their pool; empty for all that nobody wants to read."""
+    match change:
+        case ch.PoolRead():
+            problem = change.picture.problem
+            return f"the pool gave no answer: {problem}" if problem else ""
+        case ch.PilotTold():
+            return f"pilot {change.job_id} was told when its room goes"
+        case ch.PayloadEnded():
+            what = "done" if change.done else "lost"
+            return f"a payload of pilot {change.job_id} was {what} after {change.worked_s:.0f} s"
+        case _:
+            return ""
 
 
 def _seen(change: ch.NodeSeen | ch.JobSeen | ch.InstanceSeen | ch.InstanceStopped | ch.InstanceGone) -> str:

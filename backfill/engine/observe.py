@@ -9,9 +9,11 @@ from backfill.core.model import changes as ch
 from backfill.core.model.cluster import ENDED, Node, NodeBase
 from backfill.core.model.fleet import Host, Instance
 from backfill.core.model.lifecycle import ABSENT
+from backfill.core.model.pilots import PoolPicture
 from backfill.core.model.refusals import Code, Reason, because
 from backfill.core.model.sentences import sentence
 from backfill.core.world import World
+from backfill.ports.pools import PoolObservation
 from backfill.ports.provider import HostObservation
 from backfill.ports.workload import ClusterObservation
 
@@ -157,6 +159,14 @@ def host_changes(world: World, seen: HostObservation) -> list[ch.Change]:
     ]
     found.append(ch.SourceSeen(host.name, at_s))
     return found
+
+
+def pool_changes(world: World, seen: PoolObservation | None, problem: str) -> list[ch.Change]:
+    """The pool outside was asked. One that gave no answer has the payloads that it had before."""
+    known = world.pilots.pool
+    if seen is None:
+        return [ch.PoolRead(replace(known, problem=problem))] if known.problem != problem else []
+    return [ch.PoolRead(PoolPicture(seen.seen_s, seen.idle))] if seen.seen_s >= known.seen_s else []
 
 
 def _odd_host(world: World, seen: HostObservation) -> Reason | None:

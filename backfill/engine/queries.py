@@ -201,6 +201,8 @@ class Queries:
             # What should be 0: rules of the planner that proved wrong, each a defect.
             "planner": {"forgotten": world.queue.forgotten, "unsettled": world.queue.unsettled},
             "work_lost": self._daemon.losses.told(),
+            "payloads": self._daemon.payloads.told(),
+            "pool": asdict(world.pilots.pool) if self._daemon.outside.pool is not None else None,
             "hooks_not_believed": [asdict(u) for u in self._daemon.refused.all()],
         }
         sources, refusals = [*world.sources.items()], self._daemon.cycle.last.refusals

@@ -14,7 +14,7 @@ from typing import assert_never
 
 from backfill.core.model import actions as act
 from backfill.engine.execute.dispatch import perform
-from backfill.engine.looking import Outside, observe_cluster, observe_host, observe_nodes
+from backfill.engine.looking import Outside, observe_cluster, observe_host, observe_nodes, observe_pool
 from backfill.engine.messages import (
     AddressNews,
     CallResult,
@@ -22,6 +22,7 @@ from backfill.engine.messages import (
     HostPicture,
     Message,
     NodesPicture,
+    PoolNews,
     ReadFailed,
 )
 from backfill.engine.narrate import sentence
@@ -88,6 +89,9 @@ def pool_of(action: act.DriverAction) -> WorkerPool:
             | act.ReturnDevices()
             | act.UnplugDevices()
             | act.PlugDevices()
+            | act.SubmitPilot()
+            | act.WithdrawPilot()
+            | act.TellPilot()
         ):
             return WorkerPool.ACT
         case _:
@@ -214,6 +218,22 @@ class Workers:
         except DriverError as error:
             _LOG.info("addresses of nodes are not looked up: %s", error)
             return None
+
+    def read_pool(self) -> bool:
+        """Ask the pool outside, where there is one; False while it is asked."""
+        return self._begin("pool", WorkerPool.READ, self._read_pool)
+
+    def _read_pool(self) -> Message | None:
+        pool = self._outside.pool
+        if pool is None:
+            return None
+        try:
+            return PoolNews(observe_pool(self._outside, pool))
+        except DriverError as error:
+            return PoolNews(None, str(error))
+        except Exception as error:  # noqa: BLE001 - as above
+            _LOG.exception("reading the pool failed in an unforeseen way")
+            return PoolNews(None, f"defect in the driver: {error!r}")
 
     def rebuild_partitions(self) -> bool:
         """Have Slurm work out its partitions anew; False where it cannot, or is at it."""

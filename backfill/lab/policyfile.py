@@ -8,10 +8,11 @@ from typing import Any
 import yaml
 
 from backfill.lab.cluster import Lab
+from backfill.lab.condor.daemons import tokens
 from backfill.lab.extras import mounts
 from backfill.lab.image import GuestImage
 from backfill.lab.saltenv import salt_python
-from backfill.lab.spec import CONTROLLER_ADDRESS, HOOK_PORT, SLURMCTLD_PORT
+from backfill.lab.spec import CONDOR_PORT, CONTROLLER_ADDRESS, HOOK_PORT, POOL, SLURMCTLD_PORT, host_address
 
 # Slurm's part of a guest, a pilot's four daemons and a starter with its payload.
 PILOT_MB = 512
@@ -78,6 +79,8 @@ def policy(lab: Lab, image: GuestImage, **changes: Any) -> dict[str, Any]:
         body["libvirt"]["hardware"]["translation_cache_mb"] = 512
     if lab.spec.condor:
         body["instances"]["flavour"]["memory_mb"] = PILOT_MB
+        collector = f"{host_address(POOL)}:{CONDOR_PORT}"
+        body["condor"] = {"collector": collector, "tokens": str(tokens(lab.dir)), "every_s": 5}
     for key, value in changes.items():
         old = body.get(key)
         body[key] = {**old, **value} if isinstance(old, dict) else value

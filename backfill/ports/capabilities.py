@@ -9,6 +9,7 @@ from backfill.core.model.devices import Holding, Sharing, VirtualFunction, Wante
 from backfill.core.model.fleet import Checkpoint, Flavour, Leak
 from backfill.core.model.lifecycle import GuestReport
 from backfill.core.model.readiness import Stated
+from backfill.ports.workload import PilotSpec
 
 
 @runtime_checkable
@@ -177,6 +178,21 @@ class JobWarner(Protocol):
 
         DriverError where there is no such user or program.
         """
+
+
+@runtime_checkable
+class PilotSender(Protocol):
+    """A workload manager through which pilots are sent as an ordinary user's jobs."""
+
+    def submit_pilot(self, pilot: PilotSpec) -> str:
+        """Submit it unless a job of that name and user lives already; returns the job's id.
+
+        Slurm lets no two of one name and user work at the same time, so that a call of which the
+        outcome is unknown can be repeated. RefusedError: no such user, script or partition, or root.
+        """
+
+    def withdraw_pilot(self, job_id: str) -> None:
+        """End the job if it waits, and has never begun; whatever else it does it goes on."""
 
 
 @runtime_checkable

@@ -29,6 +29,24 @@ class NodeSpec:
     features: tuple[str, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class PilotSpec:
+    """A pilot to be sent: `name` is its job's name, unlike that of any other that lives.
+
+    `directory`: where it works, empty for the user's home; `options`: more of them, for sbatch.
+    """
+
+    name: str
+    comment: str
+    user: str
+    partition: str
+    script: str
+    directory: str
+    cpus: int
+    limit_s: float
+    options: tuple[str, ...] = ()
+
+
 class WorkloadManager(Protocol):
     """Slurm. Calls block, are safe from several threads, and raise DriverError only.
 

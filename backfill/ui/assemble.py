@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict
 from functools import partial
@@ -15,6 +16,8 @@ from backfill.config.reach import reach
 from backfill.core.model.fleet import InstanceSpec
 from backfill.core.model.quantities import Resources
 from backfill.core.policies.access import EVERYBODY, People, Role, Roles
+from backfill.drivers.condor.pool import CondorPool
+from backfill.drivers.condor.settings import CondorConfig
 from backfill.drivers.identity.audit import AuditFiles
 from backfill.drivers.identity.directory import NssDirectory
 from backfill.drivers.munge import MungeCredentials
@@ -56,6 +59,24 @@ def provisioner(config: Config, on_event: Callable[[str], None] | None = None) -
         return None
     entry = config.salt
     return SaltProvisioner(entry.python, entry.config, entry.within_s, on_event)
+
+
+def payload_pool(config: Config) -> CondorPool | None:
+    """The pool outside, where the policy file has the section."""
+    if config.condor is None:
+        return None
+    entry = config.condor
+    return CondorPool(
+        CondorConfig(
+            entry.python or sys.executable,
+            entry.collector,
+            entry.tokens,
+            entry.constraint,
+            entry.within_s,
+            entry.most_idle,
+            entry.most_runs,
+        )
+    )
 
 
 def providers(

@@ -11,8 +11,9 @@ from backfill.core.model.cluster import NodeBase
 from backfill.core.model.fleet import Flavour, InstanceSpec, Tag
 from backfill.drivers.simulated.slurm.manager import SimulatedSlurm
 from backfill.drivers.simulated.world import SimulatedWorld
-from backfill.ports.workload import NodeSpec, WorkloadManager
+from backfill.ports.workload import NodeSpec, PilotSpec, WorkloadManager
 from tests.contract.workload_manager import WorkloadManagerContract
+from tests.contract.workload_pilots import pilot
 from tests.contract.workload_rig import EVERYTHING
 
 _FOR_EVER_S = 1e6
@@ -64,6 +65,10 @@ class SimulatedRig:
         if tasks:
             return self.world.submit_array("all", _FOR_EVER_S, tasks, **wishes)  # type: ignore[arg-type]
         return self.world.submit("all", _FOR_EVER_S, **wishes)  # type: ignore[arg-type]
+
+    def pilot(self, slot: int) -> PilotSpec:
+        self.world.pool.add(_FOR_EVER_S)
+        return pilot(slot, "pilot", "all", "/pilot.sh")
 
     def finish(self, job_id: str) -> None:
         self.world.finish_job(job_id)

@@ -13,6 +13,7 @@ from tests.contract.lacking import lacking
 from tests.contract.workload_jobs import JobContract
 from tests.contract.workload_machines import OwnMachinesContract
 from tests.contract.workload_nodes import NodeContract
+from tests.contract.workload_pilots import PilotContract
 from tests.contract.workload_rig import CUT, REASON, STRANGE, TASKS, TEXT, Rig, job, node, running, spec
 
 
@@ -140,6 +141,6 @@ class FailureContract:
 
 
 class WorkloadManagerContract(
-    ReadingContract, NodeContract, JobContract, OwnMachinesContract, FailureContract
+    ReadingContract, NodeContract, JobContract, OwnMachinesContract, PilotContract, FailureContract
 ):
     """All of it."""

@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager
 from typing import Protocol
 
 from backfill.core.model.cluster import OUR_REASON, Job, JobState, Node, NodeBase
-from backfill.ports.workload import NodeSpec, WorkloadManager
+from backfill.ports.workload import NodeSpec, PilotSpec, WorkloadManager
 
 REASON = f"{OUR_REASON} the test wants it"
 STRANGE = "a=b c|d\n NodeName=x State=DOWN é€ \"q' $(id)"
@@ -53,6 +53,9 @@ class Rig(Protocol):
 
         With `tasks`, an array with the tasks 1..tasks.
         """
+
+    def pilot(self, slot: int) -> PilotSpec:
+        """A pilot for this slot that may begin on any node and works until it is ended."""
 
     def finish(self, job_id: str) -> None:
         """Let a running job come to its own end."""

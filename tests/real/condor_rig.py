@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from backfill.lab.condor.pilots import write_pilot
+from backfill.lab.condor.pilots import write_pilot, write_reader
 from backfill.lab.layout import user_ids
 from backfill.lab.spec import CONDOR_SLURM, JOB_USER, POOL
 from tests.real.daemon_rig import DaemonRig, daemon_lab
@@ -46,6 +46,7 @@ class PoolRig:
         os.chown(self.home, *user_ids(self.lab.dir / "etc", JOB_USER))
         shutil.copy(COUNTER, self.home)
         self._pilot: Path | None = None
+        write_reader(self.lab)
         self._payloads = 0
 
     def pilot(self, *argv: str) -> str:

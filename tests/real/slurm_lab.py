@@ -10,7 +10,7 @@ import subprocess
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
@@ -25,7 +25,8 @@ from backfill.lab.layout import ROOT_MOUNT
 from backfill.lab.spec import CONTROLLER_ADDRESS, JOB_USER, LabSpec, host_address
 from backfill.lab.waiting import wait_until
 from backfill.ports.errors import BusyError
-from backfill.ports.workload import NodeSpec, WorkloadManager
+from backfill.ports.workload import NodeSpec, PilotSpec, WorkloadManager
+from tests.contract.workload_pilots import pilot
 from tests.contract.workload_rig import EVERYTHING
 from tests.real.repair import revive
 
@@ -37,6 +38,7 @@ EXTRA_CONF = (
     # A node that responds again may get no job before the next backfill cycle, usually 30 s.
     "SchedulerParameters=sched_min_interval=0,batch_sched_delay=0,bf_interval=1",
 )
+_SILENT = ("--output=/dev/null",)
 # A job that goes on until the file of its id appears, whatever its run.
 _SCRIPT = """#!/bin/sh
 trap 'exit 1' TERM
@@ -171,6 +173,10 @@ class RealRig:
             *([f"--array=1-{tasks}"] if tasks else []),
             str(self.lab.shared / "job.sh"),
         )
+
+    def pilot(self, slot: int) -> PilotSpec:
+        # Of the lab's users this machine, on which the driver runs, knows this one as well.
+        return replace(pilot(slot, "nobody", "any", str(self.lab.shared / "job.sh")), options=_SILENT)
 
     def finish(self, job_id: str) -> None:
         (self.done / job_id).touch()

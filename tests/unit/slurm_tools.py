@@ -7,7 +7,7 @@ from pathlib import Path
 
 
 class FakeTools:
-    """A directory with squeue, scontrol and scancel; `answer` says what they print.
+    """A directory with squeue, scontrol, scancel and sbatch; `answer` says what they print.
 
     The first answer whose words all occur in the command line is given. A tool without a fitting
     answer prints nothing and succeeds.
@@ -45,7 +45,7 @@ class FakeTools:
 
     def _write(self) -> None:
         rules = "\n".join(self._rules)
-        for tool in ("squeue", "scontrol", "scancel"):
+        for tool in ("squeue", "scontrol", "scancel", "sbatch"):
             script = self.directory / tool
             script.write_text(
                 f'#!/bin/sh\nline="{tool} $*"\necho "$line" >>{self._calls}\ncase "$line" in\n{rules}\nesac\n'

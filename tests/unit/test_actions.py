@@ -61,6 +61,9 @@ ALL: tuple[tuple[act.DriverAction, str, str, str], ...] = (
     (act.PutBackCheckpoint(*HEAD, "bm1", "c7"), ":c7", "bm1", ""),
     (act.MakeParent("bm1", 0, "a test", "default", FLAVOUR), ":default", "bm1", "bm1"),
     (act.CancelParents("bm1", 0, "a test"), "", "bm1", ""),
+    (act.SubmitPilot(*HEAD, 1, 60.0, "ann", "htc", "/p.sh", "", 1, ()), "", "", ""),
+    (act.WithdrawPilot(*HEAD, "7"), ":7", "", ""),
+    (act.TellPilot(*HEAD, "bm1", "7", 7, 0, 60.0), ":7", "bm1", ""),
 )
 
 

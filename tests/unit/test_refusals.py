@@ -142,7 +142,18 @@ def test_every_code_has_words(code: Code) -> None:
 _AMOUNTS = (
     *("age_s", "readings", "needed_s", "most", "count", "rest_s", "settle_s", "others", "wanted_in_s"),
     *("pays_s", "free", "every", "functions", "left_mb", "region_mb", "left_cpus", "left_memory_mb", "cpus"),
-    *("memory_mb", "known", "generation", "restarts", "copied", "within_s", "times", "wait_s", "silent_s"),
+    *(
+        "longest_s",
+        "memory_mb",
+        "known",
+        "generation",
+        "restarts",
+        "copied",
+        "within_s",
+        "times",
+        "wait_s",
+        "silent_s",
+    ),
     *("there", "hosts", "size", "places", "failures", "patience_s", "soon_s", "late_s", "left_s"),
     *("passed_s", "needs_mb"),
 )

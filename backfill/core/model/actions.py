@@ -498,6 +498,48 @@ class CancelParents(Head):
         return self.subject
 
 
+# --- pilots ------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class SubmitPilot(Head):
+    """Send the pilot of a slot, unless Slurm has it already; `subject` is its job's name."""
+
+    slot: int
+    limit_s: float
+    user: str
+    partition: str
+    script: str
+    directory: str
+    cpus: int
+    options: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class WithdrawPilot(Head):
+    """Take a pilot out of the queue that has never begun; `subject` is its job's name."""
+
+    job_id: str
+
+    @property
+    def extra(self) -> str:
+        return self.job_id
+
+
+@dataclass(frozen=True, slots=True)
+class TellPilot(HostHead):
+    """Let a pilot's Machine/Job Features name when its room goes, by the machine's clock."""
+
+    job_id: str
+    number: int
+    restarts: int
+    ends_s: float
+
+    @property
+    def extra(self) -> str:
+        return self.job_id
+
+
 NodeAction = CreateNode | DeleteNode | DrainNode | UndrainNode | SetAddress | DownNode
 
 
@@ -527,4 +569,9 @@ CheckpointAction = KeepCheckpoint | PutBackCheckpoint
 ParentAction = MakeParent | CancelParents
 
 
-DriverAction = SlurmAction | InstanceAction | GuestAction | DeviceAction | CheckpointAction | ParentAction
+PilotAction = SubmitPilot | WithdrawPilot | TellPilot
+
+
+DriverAction = (
+    SlurmAction | InstanceAction | GuestAction | DeviceAction | CheckpointAction | ParentAction | PilotAction
+)

@@ -10,6 +10,7 @@ from backfill.core.model.job_machines import JobMachines
 from backfill.core.model.lifecycle import Cause, GuestReport, ManagedNode
 from backfill.core.model.operations import OperationDone as OperationDone
 from backfill.core.model.operations import OperationStarted as OperationStarted
+from backfill.core.model.pilots import PoolPicture
 
 
 @dataclass(frozen=True, slots=True)
@@ -332,6 +333,39 @@ class WorkLost:
 
 
 @dataclass(frozen=True, slots=True)
+class PoolRead:
+    """The pool outside was asked; `picture` is all that is known of it now."""
+
+    picture: PoolPicture
+
+
+@dataclass(frozen=True, slots=True)
+class PilotTold:
+    """A pilot's Machine/Job Features name `ends_s` as the time at which its room goes."""
+
+    job_id: str
+    restarts: int
+    at_s: float
+    ends_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class PayloadEnded:
+    """A run of a payload in the pilot with this job has ended, by the pool's account. For people only.
+
+    `run`: the pool's name for it; `where`: on which node. `done`: the pool has its result, so that what
+    it had worked was not in vain.
+    """
+
+    run: str
+    job_id: str
+    where: str
+    at_s: float
+    worked_s: float
+    done: bool
+
+
+@dataclass(frozen=True, slots=True)
 class FleetSet:
     """An order for a fleet is new or different; one that is GONE is dropped."""
 
@@ -400,4 +434,7 @@ Change = (
     | HoldSet
     | FleetSet
     | MachinesSet
+    | PoolRead
+    | PilotTold
+    | PayloadEnded
 )

@@ -54,6 +54,8 @@ class Goal(Enum):
     REQUEUE = "requeue"
     REQUEUE_JOB = "requeue_job"  # about: the job
     PLACE = "place"  # about: the node
+    PILOT = "pilot"
+    PILOT_TOLD = "pilot_told"  # about: the job
     REMOVAL = "removal"
     MACHINES = "machines"
     OTHER = "other"  # of a journal from before there were goals; about: its words
@@ -205,6 +207,13 @@ class Code(Enum):
     MACHINE_LOST = "machine_lost"
     MACHINE_OF_JOB = "machine_of_job"
     FELLOW_KEPT_OFF = "fellow_kept_off"
+    # Pilots that are sent on demand.
+    POOL_SILENT = "pool_silent"
+    POOL_UNREAD = "pool_unread"
+    POOL_EMPTY = "pool_empty"
+    NO_IDLE_ROOM = "no_idle_room"
+    PILOT_GAP = "pilot_gap"
+    PILOTS_FAIL = "pilots_fail"
     # What is asked directly before something is destroyed.
     ANOTHER_LIFE = "another_life"
     SHOWN_AS = "shown_as"

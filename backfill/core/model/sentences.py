@@ -57,6 +57,8 @@ _GOALS = {
     Goal.REQUEUE: "requeue",
     Goal.REQUEUE_JOB: "requeue of job {about}",
     Goal.PLACE: "its place on {about}",
+    Goal.PILOT: "a pilot",
+    Goal.PILOT_TOLD: "telling pilot {about} when its room goes",
     Goal.REMOVAL: "removal",
     Goal.MACHINES: "machines of its own",
     Goal.OTHER: "{about}",
@@ -307,6 +309,18 @@ _CODES: dict[Code, str | Callable[[Mapping[str, Any]], str]] = {
     Code.MACHINE_LOST: "[{node}, ]one of them, was lost before the job began",
     Code.MACHINE_OF_JOB: "{node} is job {job}'s own",
     Code.FELLOW_KEPT_OFF: "{node}, a machine of the same job, stands still: {host} is wanted",
+    Code.POOL_SILENT: "the pool does not answer: {said}",
+    Code.POOL_UNREAD: "the pool has not been asked yet",
+    Code.POOL_EMPTY: "no payload waits in the pool",
+    Code.NO_IDLE_ROOM: "no room is idle for any of the {count} payloads that wait",
+    Code.PILOT_GAP: (
+        "the longest time for which a room is free is {longest_s:.0f} s, less than supply.shortest_s = "
+        "{needed_s:.0f} s"
+    ),
+    Code.PILOTS_FAIL: (
+        "{count} pilots have failed, the last of them job {job}: see what its output says; the next one "
+        "is sent when Slurm has forgotten one of them"
+    ),
     Code.ANOTHER_LIFE: "{host} shows generation {generation} of it now",
     Code.SHOWN_AS: "{host} shows it as {state}",
     Code.JOB_ON_IT: "job {job} is on it",

@@ -6,7 +6,7 @@ job may have them.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import replace
 
 from backfill.core.model.actions import HoldJob, PinJob, ReleaseJob, RevokeJob, TellJob, UnpinJob
@@ -36,6 +36,17 @@ def asks(policies: PolicySet, job: Job) -> bool:
     priorities = policies.priorities
     by_qos = job.qos in priorities.low_qos and job.partition not in priorities.high
     return policies.own_machines.asks(job, low=by_qos or job.partition in priorities.low)
+
+
+def kinds_waiting(world: World, policies: PolicySet) -> Iterator[tuple[Job, Collection[str]]]:
+    """Pending jobs that count as low, a whole kind at a time: the queue may be very long."""
+    priorities = policies.priorities
+    kinds = world.job_index.kinds_pending(priorities.low)
+    yield from (kind for kind in kinds if not asks(policies, kind[0]))
+    if priorities.low_qos:
+        others = sorted(world.job_index.partitions_waiting() - {*priorities.low, *priorities.high})
+        kinds = (kind for kind in world.job_index.kinds_pending(others) if kind[0].qos in priorities.low_qos)
+        yield from (kind for kind in kinds if not asks(policies, kind[0]))
 
 
 def _partitions(world: World, policies: PolicySet) -> list[str]:

@@ -29,6 +29,7 @@ from backfill.core.reconcile.ready import plan_liveness, step_ready
 from backfill.core.reconcile.removing import lost_with, step_draining, step_removing
 from backfill.core.reconcile.returning import step_returning
 from backfill.core.reconcile.scaling import plan_scale
+from backfill.core.reconcile.supplying import plan_supply
 from backfill.core.world import World
 
 # So often one entity may act in one plan; more often means that its steps undo one another.
@@ -115,6 +116,7 @@ def _plan(builder: PlanBuilder, *, keep: bool = False) -> Plan:
         queue.rooms = queue.free_names = None
         queue.names, queue.hosts = frozenset(policies.instances.names), frozenset(policies.hosts)
         queue.budgets, queue.cloning = bool(policies.budgets.windows), makes_parents(policies)
+        queue.supplies = policies.supply.on
         queue.everything()
     rooms, names = rooms_of(world, policies), names_of(world, policies)
     queue.wake(world.now_s)
@@ -215,6 +217,10 @@ def _scale(builder: PlanBuilder, name: str) -> None:
     plan_scale(builder)
 
 
+def _supply(builder: PlanBuilder, name: str) -> None:
+    plan_supply(builder)
+
+
 def _parents(builder: PlanBuilder, name: str) -> None:
     queue = builder.world.queue
     if (queue.cloning or builder.world.fleets) and name in queue.hosts:
@@ -232,6 +238,7 @@ _LOOKS: dict[Kind, Callable[..., None]] = {
     Kind.MACHINES: _machines,
     Kind.FLEETS: _fleets,
     Kind.SCALE: _scale,
+    Kind.SUPPLY: _supply,
     Kind.PARENTS: _parents,
     Kind.LIVENESS: _liveness,
 }

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from backfill.core.model.cluster import Job
 from backfill.core.model.fleet import FleetState
@@ -25,7 +25,7 @@ from backfill.core.reconcile.admission import (
 )
 from backfill.core.reconcile.builder import PlanBuilder, budgets_change_s
 from backfill.core.reconcile.condemn import clear
-from backfill.core.reconcile.job_machines import asks, first_of_all
+from backfill.core.reconcile.job_machines import asks, first_of_all, kinds_waiting
 from backfill.core.reconcile.pressure import most_disruptions
 from backfill.core.world import World
 
@@ -76,7 +76,7 @@ def _need_of_all(policies: PolicySet, world: World) -> tuple[Need, float]:
     if queue.need is not None and queue.need[0] == version and world.now_s < queue.need[1]:
         return queue.need[2], queue.need[1]
     flavour = policies.instances.flavour
-    need = policies.demand.need_of(_kinds_waiting(world, policies), flavour, world.now_s)
+    need = policies.demand.need_of(kinds_waiting(world, policies), flavour, world.now_s)
     next_s = _next_begin_s(policies, world)
     queue.need = (version, next_s, need)
     return need, next_s
@@ -84,18 +84,7 @@ def _need_of_all(policies: PolicySet, world: World) -> tuple[Need, float]:
 
 def _next_begin_s(policies: PolicySet, world: World) -> float:
     """When a job that waits for its time begins to count; infinite where none does."""
-    return policies.demand.next_begin_s(_kinds_waiting(world, policies), world.now_s)
-
-
-def _kinds_waiting(world: World, policies: PolicySet) -> Iterator[tuple[Job, Collection[str]]]:
-    """Pending jobs that count as low, a whole kind at a time: the queue may be very long."""
-    priorities = policies.priorities
-    kinds = world.job_index.kinds_pending(priorities.low)
-    yield from (kind for kind in kinds if not asks(policies, kind[0]))
-    if priorities.low_qos:
-        others = sorted(world.job_index.partitions_waiting() - {*priorities.low, *priorities.high})
-        kinds = (kind for kind in world.job_index.kinds_pending(others) if kind[0].qos in priorities.low_qos)
-        yield from (kind for kind in kinds if not asks(policies, kind[0]))
+    return policies.demand.next_begin_s(kinds_waiting(world, policies), world.now_s)
 
 
 def waiting_low(world: World, policies: PolicySet) -> Iterator[Job]:

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 
-from backfill.core.model.cluster import Job, JobState
+from backfill.core.model.cluster import OUR_REASON, Job, JobState
 from backfill.core.model.fleet import InstanceSpec, InstanceState
 from backfill.core.model.lifecycle import Fact
 from backfill.core.model.quantities import Resources
@@ -26,11 +26,13 @@ from backfill.drivers.simulated.hypervisor.hardware import (
 from backfill.drivers.simulated.hypervisor.machines import Machines
 from backfill.drivers.simulated.hypervisor.provider import SimulatedProvider
 from backfill.drivers.simulated.losses import Deed, Losses
+from backfill.drivers.simulated.pool import SimulatedPool
 from backfill.drivers.simulated.slurm.books import Books, Manners
 from backfill.drivers.simulated.slurm.controller import NodeControl
 from backfill.drivers.simulated.slurm.jobs import Hook, JobControl
 from backfill.drivers.simulated.slurm.manager import SimulatedSlurm
 from backfill.drivers.simulated.slurm.model import Partition, SimJob, SimNode
+from backfill.ports.workload import PilotSpec
 
 
 class SimulatedWorld:
@@ -82,12 +84,27 @@ class SimulatedWorld:
         self.provider.boot_s = boot_s
         self.provider.watch = self.checks.when_running
         self.provider.woken = self._nodes.register
+        self.pool = SimulatedPool(self._events, self._books.known, self.wall)
+        self.slurm.send = self._send_pilot
         self._watch_losses()
         self._last_job = self._last_order = 0
 
     def _starts(self, job: SimJob) -> None:
         self.checks.before_start(job)
         self._losses.before_start(job)
+        if job.comment.startswith(OUR_REASON):
+            self.pool.begin(job)
+
+    def _send_pilot(self, pilot: PilotSpec) -> str:
+        return self.submit(
+            pilot.partition,
+            0.0,
+            name=pilot.name,
+            comment=pilot.comment,
+            user=pilot.user,
+            cpus=pilot.cpus,
+            time_limit_s=pilot.limit_s,
+        )
 
     def _watch_losses(self) -> None:
         self.slurm.losses = self.provider.losses = self._losses

@@ -60,7 +60,7 @@ _MEANINGS: tuple[tuple[re.Pattern[str], type[DriverError], str], ...] = tuple(
         (r"Access/permission denied|Invalid user id|Operation not permitted$", RefusedError, _AS_ROOT),
         (
             r"presently disabled|not supported on this system|Only batch jobs are|heterogeneous job"
-            r"|Invalid node state"
+            r"|Invalid node state|invalid partition|Invalid account|Invalid qos|not permitted to use"
             r"|is conf|only compatible with|cannot be deleted|not dynamic",
             RefusedError,
             "",

@@ -11,6 +11,7 @@ from math import ceil
 
 from backfill.core.model.cluster import ACTIVE, ENDED, NOWHERE, OUR_REASON, Job, JobState, Node, NodeBase
 from backfill.core.model.machine_request import without_word, word_of
+from backfill.drivers.slurm import pilots
 from backfill.drivers.slurm.access import Access, AccessRules, release
 from backfill.drivers.slurm.checks import (
     JOB_ID,
@@ -29,7 +30,7 @@ from backfill.drivers.slurm.reading.paths import ReadPath
 from backfill.drivers.slurm.reading.reader import SlurmReader
 from backfill.drivers.slurm.registration import ROOM_NODE, Dynamic, Registration
 from backfill.ports.errors import BusyError, DriverError, NotFoundError, RefusedError, UnreachableError
-from backfill.ports.workload import ClusterObservation, NodeSpec
+from backfill.ports.workload import ClusterObservation, NodeSpec, PilotSpec
 
 _POLL_S = 0.05
 _RETURN_TO_SERVICE = re.compile(r"^ReturnToService\s*=\s*(\d)", re.MULTILINE)
@@ -364,6 +365,14 @@ class SlurmManager(SlurmReader):
     def tell(self, job_id: str, text: str, over: str = "", *, aloud: bool = False) -> None:
         """See WorkloadManager; the owner's own Comment is never touched."""
         tell_owner(self._commands, job_id, text, over, aloud)
+
+    def submit_pilot(self, pilot: PilotSpec) -> str:
+        """See PilotSender."""
+        return pilots.submit(self._commands, pilot)
+
+    def withdraw_pilot(self, job_id: str) -> None:
+        """See PilotSender."""
+        pilots.withdraw(self._commands, job_id)
 
     def _hurry(self, job: Job, asked_s: float) -> None:
         """Lift the two minutes for which Slurm lets a job wait that was requeued at `asked_s`.

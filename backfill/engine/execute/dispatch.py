@@ -10,6 +10,7 @@ from backfill.engine.execute.checkpoints import checkpoint
 from backfill.engine.execute.devices import lend
 from backfill.engine.execute.guest import in_guest
 from backfill.engine.execute.instances import change_parents, on_instance
+from backfill.engine.execute.pilots import with_pilot
 from backfill.engine.execute.slurm import in_slurm
 from backfill.engine.looking import Outside
 
@@ -31,4 +32,6 @@ def perform(outside: Outside, action: act.DriverAction) -> list[ch.Change]:
         return checkpoint(outside, action)
     if isinstance(action, act.ParentAction):
         return change_parents(outside, action)
+    if isinstance(action, act.PilotAction):
+        return with_pilot(outside, action)
     assert_never(action)

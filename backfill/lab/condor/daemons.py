@@ -19,7 +19,6 @@ TOOLS = (
     "condor_history",
     "condor_hold",
     "condor_q",
-    "condor_reconfig",
     "condor_release",
     "condor_rm",
     "condor_status",
@@ -66,6 +65,8 @@ NEGOTIATOR_INTERVAL = 5
 NEGOTIATOR_MIN_INTERVAL = 2
 NEGOTIATOR_CYCLE_DELAY = 2
 JOB_DEFAULT_LEASE_DURATION = 2400
+JOB_EPOCH_HISTORY = $(SPOOL)/epoch_history
+SYSTEM_JOB_MACHINE_ATTRS = $(SYSTEM_JOB_MACHINE_ATTRS) SlurmJob
 """
 # Pilots are jobs of Slurm here, looked at more often than where a site has thousands.
 _CE = """\
@@ -85,6 +86,11 @@ def home(lab_dir: Path, machine: str) -> Path:
 def config(lab_dir: Path, machine: str) -> Path:
     """Return the configuration of the machine's daemons and commands."""
     return home(lab_dir, machine) / "config"
+
+
+def tokens(lab_dir: Path) -> Path:
+    """Return the directory with the daemon's token for the pool."""
+    return lab_dir / "condor-tokens"
 
 
 def write(spec: LabSpec, lab_dir: Path, machine: str) -> None:

@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 from backfill.lab.cluster import Lab
-from backfill.lab.condor.daemons import PILOT, PLACES, SAFETY
+from backfill.lab.condor.daemons import DOMAIN, PILOT, PLACES, SAFETY, tokens
 from backfill.lab.layout import user_ids
 from backfill.lab.spec import CONDOR_PORT, JOB_USER, POOL, host_address
 
@@ -34,7 +34,10 @@ NUM_SLOTS = 1
 NUM_SLOTS_TYPE_1 = 1
 SLOT_TYPE_1 = cpus=100%,memory=100%,disk=100%,swap=100%
 SLOT_TYPE_1_PARTITIONABLE = True
-START = True
+START = isUndefined(TARGET.ExpectedRunTime) || time() + TARGET.ExpectedRunTime < PilotEnds
+STARTD_CRON_JOBLIST = END
+STARTD_CRON_END_EXECUTABLE = $(LOCAL_DIR)/end
+STARTD_CRON_END_PERIOD = 10
 SUSPEND = False
 WANT_SUSPEND = False
 PREEMPT = False
@@ -57,14 +60,33 @@ FULL_HOSTNAME = $name
 FILESYSTEM_DOMAIN = $name
 PRIVATE_NETWORK_NAME = $name
 SlurmJob = "$SLURM_JOB_ID"
-STARTD_ATTRS = \\$(STARTD_ATTRS), SlurmJob
+PilotEnds = ${{SLURM_JOB_END_TIME:-2147483647}}
+STARTD_ATTRS = \\$(STARTD_ATTRS), SlurmJob, PilotEnds
 EOF
+cat >end <<EOF
+#!/bin/sh
+told=/run/backfill/jobfeatures/$SLURM_JOB_ID/shutdowntime_job
+[ ! -r "\\$told" ] || echo "PilotEnds = \\$(cat "\\$told")"
+EOF
+chmod 700 end
 cat >>config <<'EOF'
 {config}EOF
 echo '{token}' >tokens.d/pilot
 chmod 600 tokens.d/pilot
 exec env CONDOR_CONFIG="$home/config" /usr/sbin/condor_master -f
 """
+
+
+def write_reader(lab: Lab) -> Path:
+    """Write a token with which the daemon may ask the lab's pool, which must be up; return its directory."""
+    argv = ["condor_token_create", "-identity", f"backfill@{DOMAIN}", "-key", "POOL", "-authz", "READ"]
+    token = lab.run(POOL, argv, check=True).stdout
+    place = tokens(lab.dir)
+    place.mkdir(mode=0o700, exist_ok=True)
+    path = place / "pool"
+    path.touch(mode=0o600)
+    path.write_text(token)
+    return place
 
 
 def write_pilot(lab: Lab) -> Path:

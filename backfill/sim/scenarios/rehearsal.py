@@ -17,8 +17,9 @@ from backfill.drivers.simulated.losses import Deed
 from backfill.drivers.simulated.world import SimulatedWorld
 from backfill.engine.cycle import Cycle
 from backfill.engine.cycle_driver import CycleDriver
-from backfill.engine.looking import Outside, observe_cluster, observe_host, observe_nodes
+from backfill.engine.looking import Outside, observe_cluster, observe_host, observe_nodes, observe_pool
 from backfill.engine.messages import ClusterPicture, HostPicture, NodesPicture, ReadFailed
+from backfill.engine.observe import pool_changes
 from backfill.engine.timekeeping import Timekeeper
 from backfill.engine.watch import Watch
 from backfill.engine.workers import attempt
@@ -123,7 +124,16 @@ class Rehearsal:
             self._driver.take_picture(HostPicture(observe_host(self._outside, host)), self.now_s)
             self._decide()
         self._read_slurm()
+        if self.policies.supply.on:
+            self._read_pool()
         self._decide()
+
+    def _read_pool(self) -> None:
+        try:
+            seen, problem = observe_pool(self._outside, self.sim.pool), ""
+        except DriverError as error:
+            seen, problem = None, str(error)
+        self.cycle.take(pool_changes(self.world, seen, problem))
 
     def _read_slurm(self) -> None:
         picture: ClusterPicture | ReadFailed

@@ -46,6 +46,7 @@ from backfill.ui.assemble import (
     distinct,
     gate,
     keepers,
+    payload_pool,
     providers,
     provisioner,
     slurm_manager,
@@ -127,7 +128,15 @@ def _begin(
     try:
         with _only_one(Path(config.daemon.state_dir)), _the_only(config, manager, at_once=at_once) as right:
             _settle(config, manager)
-            outside = Outside(manager, by_host, SteadyClock(), keepers(by_host), credentials(manager), salt)
+            outside = Outside(
+                manager,
+                by_host,
+                SteadyClock(),
+                keepers(by_host),
+                credentials(manager),
+                salt,
+                pool=payload_pool(config),
+            )
             return _work(config, manager, outside, pokes, right)
     except (DriverError, RuntimeError) as error:
         return _refuse(str(error), UNAVAILABLE)
@@ -282,6 +291,7 @@ def _work(
         settings.workers,
         settings.policy_s,
         settings.full_pass_s,
+        30.0 if config.condor is None else config.condor.every_s,
     )
     trust = Trust(slurm_uid(manager.settings()))
 
@@ -319,6 +329,8 @@ def _work(
         listener.close()
         if outside.provisioner is not None:
             outside.provisioner.close()
+        if outside.pool is not None:
+            outside.pool.close()
         prompt.close()
 
 
@@ -335,7 +347,7 @@ def _refuse(problem: str, code: int) -> int:
 
 # What the daemon's parts are built from: a restart, which disturbs nothing, takes them over.
 _FIXED_POLICIES = ("cluster", "hosts", "instances", "devices")
-_FIXED_SECTIONS = ("hosts", "daemon", "slurm", "libvirt", "openstack", "salt")
+_FIXED_SECTIONS = ("hosts", "daemon", "slurm", "libvirt", "openstack", "salt", "condor")
 
 # What in a file contradicts the living cluster, a sentence each. Raises DriverError.
 Conflicts = Callable[[Config], list[str]]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import pwd
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,17 +17,33 @@ _LAST_STEP = re.compile(r"(\.[^.]*|\[[^\]]*\])$")
 def check_files(config: Config) -> list[str]:
     """Return a sentence for each file that is missing or closed to us; nothing is written.
 
-    Only for hosts with libvirt: in a cloud, images and keys are the cloud's.
+    Images and keys only for hosts with libvirt: in a cloud they are the cloud's.
     """
-    entry = config.libvirt
+    entry, pilots = config.libvirt, list(_pilots(config))
     if entry is None or all(host.provider is not Provider.LIBVIRT for host in config.hosts):
-        return []
+        return pilots
     return [
+        *pilots,
         *_images(config, entry),
         *_unreadable(config, "libvirt.surroundings.munge_key", entry.surroundings.munge_key),
         *_unreadable(config, "libvirt.surroundings.slurm_key", entry.surroundings.slurm_key),
         *_directories(config, entry),
     ]
+
+
+def _pilots(config: Config) -> Iterator[str]:
+    """What pilots that are sent on demand need."""
+    supply = config.policies.supply
+    if not supply.on:
+        return
+    yield from _unreadable(config, "supply.script", supply.script)
+    try:
+        known = pwd.getpwnam(supply.user).pw_uid
+    except KeyError:
+        known = None
+    if not known:
+        why = "is root" if known == 0 else f"is {supply.user}, and this machine knows no such user"
+        yield f"{_line(config, 'supply.user')}supply.user {why}; name an ordinary user of the cluster"
 
 
 def _images(config: Config, entry: LibvirtEntry) -> Iterator[str]:
@@ -74,9 +91,13 @@ def _sentence(config: Config, key: str, path: str, number: int, verb: str) -> st
         remedy = "write where it is, or see that its file system is mounted"
     else:
         remedy = "see what lies there"
+    return f"{_line(config, key)}{key}: {path} cannot be {verb}: {os.strerror(number)}; {remedy}"
+
+
+def _line(config: Config, key: str) -> str:
+    """Name the line of the key, or of what it stands in."""
     spot = key
     while spot and spot not in config.lines:
         shorter = _LAST_STEP.sub("", spot)
         spot = "" if shorter == spot else shorter
-    line = f"line {config.lines[spot]}: " if spot else ""
-    return f"{line}{key}: {path} cannot be {verb}: {os.strerror(number)}; {remedy}"
+    return f"line {config.lines[spot]}: " if spot else ""

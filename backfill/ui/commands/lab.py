@@ -124,6 +124,8 @@ def _up(args: argparse.Namespace) -> int:
     lab = Lab.up(roots.equip(spec, _tell), progress=_tell)
     policy = write_policy(lab, image.build(_tell, recipe)) if recipe else None
     pilot = pilots.write_pilot(lab) if condor else None
+    if condor:
+        pilots.write_reader(lab)
     for line in next_steps(lab, policy, pilot):
         print(line)
     return OK

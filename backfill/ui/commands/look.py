@@ -43,6 +43,7 @@ def _show_status(answer: Answer, client: Asking) -> None:
     print(f"pictures  {'; '.join(_pictures(answer['sources'], now_s)) or 'nothing was read yet'}")
     _section("hooks", [emphasis(text, "31") for text in _unheard(answer)])
     _section("work lost", _lost(answer["work_lost"]))
+    _section("payloads", [*_pool(answer["pool"], now_s), *_payloads(answer["payloads"])])
     _section("given away", [_claim(c, now_s) for c in answer["claims"]])
     operations = answer["operations"]
     _section("under way", [wording.operation(o, now_s) for o in operations if o["running"]])
@@ -78,6 +79,41 @@ def _lost(lines: list[dict[str, Any]]) -> list[str]:
     ]
     core_h, runs = sum(line["core_s"] for line in lines) / 3600, sum(line["runs"] for line in lines)
     return [*shown, f"in all    {core_h:.2f} core h of {counted(runs, 'run')}"]
+
+
+_MOST_PAYLOAD_DAYS, _MOST_PILOTS = 7, 8
+
+
+def _pool(pool: dict[str, Any] | None, now_s: float) -> list[str]:
+    """Say what waits outside, where somebody is asked."""
+    if pool is None:
+        return []
+    waiting = f"{counted(pool['idle'], 'payload')} waiting, {age(now_s - pool['seen_s'])} ago"
+    known = [waiting] if pool["seen_s"] else ["the pool has not answered yet"]
+    return [*known, emphasis(f"no answer now: {pool['problem']}", "31")] if pool["problem"] else known
+
+
+def _payloads(told: dict[str, Any]) -> list[str]:
+    """Say what pilots have brought, by day and by pilot, and what of it was lost and why."""
+    days, pilots = told["days"], told["pilots"]
+    lines = [f"{day['day']}  {_brought(day)}" for day in days[:_MOST_PAYLOAD_DAYS]]
+    lines += [f"pilot {pilot['pilot']}  {_brought(pilot)}" for pilot in pilots[:_MOST_PILOTS]]
+    if len(pilots) > _MOST_PILOTS:
+        lines.append(f"and {len(pilots) - _MOST_PILOTS} more pilots: backfill status --json")
+    return lines
+
+
+def _brought(sums: dict[str, Any]) -> str:
+    """Say what is done, and what was lost and why."""
+    lost = [
+        f"{one['s']:.0f} s of {counted(one['runs'], 'run')} {_by(why)}" for why, one in sums["lost"].items()
+    ]
+    worked = f"{counted(sums['done'], 'payload')} done in {sums['worked_s'] / 3600:.2f} h"
+    return f"{worked}; lost: {', '.join(lost)}" if lost else f"{worked}; none lost"
+
+
+def _by(why: str) -> str:
+    return why if why.startswith("not ") else f"by {why}"
 
 
 def _section(title: str, lines: list[str]) -> None:

@@ -114,6 +114,38 @@ class WorkLostTold(_Exact):
     core_s: float
 
 
+class PayloadsLostTold(_Exact):
+    """Runs of payloads that came to nothing, and the seconds that they had worked."""
+
+    runs: int
+    s: float
+
+
+class PayloadSumsTold(_Exact):
+    """Payloads that are done, and what was lost, by cause: of one day (UTC), or of one pilot's job."""
+
+    day: str = ""
+    pilot: str = ""
+    done: int
+    worked_s: float
+    lost: dict[str, PayloadsLostTold]
+
+
+class PayloadsTold(_Exact):
+    """What pilots have brought, by the account of their pool."""
+
+    days: list[PayloadSumsTold]
+    pilots: list[PayloadSumsTold]
+
+
+class PoolTold(_Exact):
+    """The pool outside; `seen_s` 0: it has not answered yet."""
+
+    seen_s: float
+    idle: int
+    problem: str
+
+
 class StatusAnswer(_Exact):
     """The cluster on one page."""
 
@@ -126,6 +158,8 @@ class StatusAnswer(_Exact):
     low_priority_jobs_waiting: int
     planner: dict[str, int]
     work_lost: list[WorkLostTold]
+    payloads: PayloadsTold
+    pool: PoolTold | None
     hooks_not_believed: list[HooksRefusedTold]
     sources: dict[str, SourceTold]
     claims: list[ClaimTold]

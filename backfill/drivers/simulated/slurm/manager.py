@@ -5,7 +5,7 @@ from __future__ import annotations
 import ipaddress
 import re
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from functools import partial
 
@@ -20,7 +20,7 @@ from backfill.drivers.simulated.slurm.controller import NodeControl
 from backfill.drivers.simulated.slurm.jobs import JobControl
 from backfill.drivers.simulated.slurm.model import SimJob, SimNode, SimReservation
 from backfill.ports.errors import AlreadyThereError, BusyError, NotFoundError, RefusedError, UnreachableError
-from backfill.ports.workload import ClusterObservation, NodeSpec
+from backfill.ports.workload import ClusterObservation, NodeSpec, PilotSpec
 
 _UNPROVEN = f"{OUR_REASON} new, not proven yet"
 
@@ -50,6 +50,7 @@ class SimulatedSlurm:
         self._lock = lock
         self._cluster = cluster
         self.losses: Losses | None = None
+        self.send: Callable[[PilotSpec], str] = _nowhere  # how a pilot gets into the queue
         self.wall = WallClock(events)
 
     def _call(self, call: str, *subjects: str) -> AbstractContextManager[object]:
@@ -339,6 +340,25 @@ class SimulatedSlurm:
             if job.heeds_s is not None:
                 self._jobs.end_by_itself(job, job.heeds_s)
 
+    def submit_pilot(self, pilot: PilotSpec) -> str:
+        """Like sbatch of an ordinary user; how long it works is its sender's business."""
+        with self._call("submit_pilot", pilot.name):
+            if pilot.user == "root":
+                raise RefusedError(f"user {pilot.user}", "it is root")
+            if pilot.partition not in self._books.partitions:
+                raise RefusedError(pilot.name, f"there is no partition {pilot.partition}")
+            same = (job for job in self._books.known.values() if job.name == pilot.name)
+            found = next((j for j in same if j.user == pilot.user and j.state not in ENDED), None)
+            return found.id if found is not None else self.send(pilot)
+
+    def withdraw_pilot(self, job_id: str) -> None:
+        """End it if it waits and has never begun."""
+        check_job_id(job_id)
+        with self._call("withdraw_pilot", job_id):
+            job = self._books.known.get(job_id)
+            if job is not None and job.state is JobState.PENDING and not job.restarts:
+                self._jobs.end(job, JobState.CANCELLED)
+
     def tell(self, job_id: str, text: str, over: str = "", *, aloud: bool = False) -> None:
         """Set AdminComment; what is said aloud is heard while the job waits or runs."""
         with self._call("tell", job_id):
@@ -408,6 +428,10 @@ class SimulatedSlurm:
     def _look_ahead(self, node: SimNode) -> None:
         node.look_ahead(self._events.now_s)
         self._books.refresh(node)
+
+
+def _nowhere(pilot: PilotSpec) -> str:
+    raise RefusedError(pilot.name, "this cluster has no queue for pilots")
 
 
 def _differs(node: SimNode, spec: NodeSpec) -> bool:

@@ -1,0 +1,34 @@
+"""Pilots that we send ourselves: how they are told from others; and what the pool outside says."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+_MARK, _NAME = "backfill: pilot ", "backfill-pilot-"
+
+
+@dataclass(frozen=True, slots=True)
+class PoolPicture:
+    """A pool's own word, or the lack of it. `seen_s`: when the last answer began; 0: none came yet."""
+
+    seen_s: float = 0.0
+    idle: int = 0  # payloads that wait for a pilot
+    problem: str = ""  # why the latest question has no answer
+
+
+def mark_of(slot: int) -> str:
+    """Return the comment by which the pilot of a slot is known in Slurm."""
+    return f"{_MARK}{slot}"
+
+
+def name_of(slot: int) -> str:
+    """Return the job name of the pilot of a slot: Slurm lets one of a name work at a time."""
+    return f"{_NAME}{slot}"
+
+
+def slot_of(name: str, comment: str) -> int | None:
+    """Return whose slot's pilot a job with these says to be; None: of none."""
+    number = name.removeprefix(_NAME)
+    if number == name or not number.isdecimal() or comment != mark_of(int(number)):
+        return None
+    return int(number)

@@ -1,0 +1,68 @@
+"""PayloadPool over HTCondor's bindings, in a process of their own that may hang or end as it likes."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+from backfill.drivers.child import Child
+from backfill.drivers.condor.diagnosis import SUBJECT, explain
+from backfill.drivers.condor.settings import CondorConfig
+from backfill.ports.errors import BadOutputError
+from backfill.ports.pools import PayloadRun, PoolObservation
+
+_SCRIPT = Path(__file__).with_name("pool_child.py")
+
+
+class CondorPool:
+    """See PayloadPool."""
+
+    def __init__(self, config: CondorConfig) -> None:
+        self._config = config
+        self._child = Child([config.python, str(_SCRIPT)], _environment(config), SUBJECT, config.within_s)
+
+    def observe(self) -> PoolObservation:
+        """See PayloadPool."""
+        config, began_s = self._config, time.time()
+        asked = {"constraint": config.constraint, "most": config.most_idle, "runs": config.most_runs}
+        answer = self._child.ask(asked)
+        if "error" in answer:
+            raise explain(config, str(answer["error"].get("said"))[:300].rstrip(". "))
+        try:
+            runs = [_run(told) for told in answer["runs"]]
+            idle = int(answer["idle"])
+        except (KeyError, TypeError, ValueError) as error:
+            raise BadOutputError(SUBJECT, f"cannot read its answer: {error!r}") from error
+        return PoolObservation(began_s, idle, sorted(runs, key=lambda run: (run.ended_s, run.id)))
+
+    def close(self) -> None:
+        """End the process."""
+        self._child.close()
+
+
+def _environment(config: CondorConfig) -> dict[str, str]:
+    """HTCondor's configuration, all of it, so that this machine's own does not count."""
+    timeout_s = str(max(1, int(config.within_s / 2)))
+    return {
+        "PATH": os.environ.get("PATH", "/usr/bin:/bin"),
+        "LC_ALL": "C.UTF-8",
+        "CONDOR_CONFIG": "ONLY_ENV",
+        "_CONDOR_COLLECTOR_HOST": config.collector,
+        "_CONDOR_SEC_TOKEN_DIRECTORY": config.tokens,
+        "_CONDOR_SEC_CLIENT_AUTHENTICATION_METHODS": "IDTOKENS",
+        "_CONDOR_QUERY_TIMEOUT": timeout_s,
+        "_CONDOR_TOOL_TIMEOUT_MULTIPLIER": "1",
+    }
+
+
+def _run(told: dict[str, Any]) -> PayloadRun:
+    return PayloadRun(
+        str(told["id"]),
+        str(told["pilot"]),
+        str(told["host"]),
+        float(told["ended_s"]),
+        float(told["worked_s"]),
+        bool(told["done"]),
+    )

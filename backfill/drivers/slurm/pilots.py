@@ -1,0 +1,89 @@
+"""Pilots through sbatch, as an ordinary user: by root, or by a token that SlurmUser makes for them."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import re
+
+from backfill.drivers.slurm.checks import JOB_ID, checked, one_line
+from backfill.drivers.slurm.commands import SlurmTools
+from backfill.ports.errors import BadOutputError, NotFoundError, RefusedError
+from backfill.ports.workload import PilotSpec
+
+_TOKEN_S = 60
+_TOKEN = re.compile(r"^SLURM_JWT=(\S+)$", re.MULTILINE)
+
+
+def submit(commands: SlurmTools, pilot: PilotSpec) -> str:
+    """See PilotSender. Of the same name only one works at a time: that is a singleton for Slurm."""
+    person = _person(pilot.user)
+    found = living(commands, pilot)
+    if found:
+        return found[0]
+    argv = [
+        "sbatch",
+        "--parsable",
+        f"--job-name={pilot.name}",
+        f"--comment={one_line(pilot.comment)}",
+        "--dependency=singleton",
+        f"--partition={pilot.partition}",
+        "--nodes=1",
+        "--ntasks=1",
+        f"--cpus-per-task={pilot.cpus}",
+        f"--time={max(1, int(pilot.limit_s // 60))}",
+        f"--chdir={pilot.directory or person.pw_dir}",
+        *pilot.options,
+    ]
+    # The daemon's own surroundings are none of a job's business.
+    env = {"HOME": person.pw_dir, "USER": pilot.user, "LOGNAME": pilot.user, "SHELL": person.pw_shell}
+    if os.geteuid() == 0:
+        # Without --gid the job would have root's group.
+        argv += [f"--uid={person.pw_uid}", f"--gid={person.pw_gid}"]
+    else:
+        env["SLURM_JWT"] = _token(commands, pilot.user)
+    said = commands.run([*argv, pilot.script], pilot.name, env).strip()
+    job_id = said.partition(";")[0]  # a cluster's name may follow
+    if not job_id.isdecimal():
+        raise BadOutputError(pilot.name, f"sbatch has said {said[:80]!r} instead of a job's number")
+    return job_id
+
+
+def living(commands: SlurmTools, pilot: PilotSpec) -> list[str]:
+    """Ids of the jobs of this name and user that wait, run, or are just ending; the first one first."""
+    argv = ["squeue", "-h", f"--name={pilot.name}", f"--user={pilot.user}", "-o", "%i"]
+    return sorted(commands.run(argv, pilot.name).split(), key=int)
+
+
+def withdraw(commands: SlurmTools, job_id: str) -> None:
+    """See PilotSender. What has begun meanwhile goes on: Slurm itself looks at that."""
+    argv = ["scancel", "--state=PENDING", checked(job_id, JOB_ID, "job id")]
+    try:
+        commands.run(argv, f"job {job_id}")
+    except NotFoundError:
+        return
+
+
+def _person(user: str) -> pwd.struct_passwd:
+    try:
+        person = pwd.getpwnam(user)
+    except KeyError:
+        raise RefusedError(
+            f"user {user}", "this machine knows no such user", "name an ordinary one in supply.user"
+        ) from None
+    if person.pw_uid == 0:
+        raise RefusedError(f"user {user}", "it is root", "name an ordinary user in supply.user")
+    return person
+
+
+def _token(commands: SlurmTools, user: str) -> str:
+    """Make a token with which the next call is the user's; SlurmUser may do so for anybody."""
+    argv = ["scontrol", "token", f"username={user}", f"lifespan={_TOKEN_S}"]
+    found = _TOKEN.search(commands.run(argv, f"user {user}"))
+    if found is None:
+        raise RefusedError(
+            f"user {user}",
+            "Slurm makes no token for it, so that only root could send its pilots",
+            "set AuthAltTypes=auth/jwt in slurm.conf, or run the daemon as root",
+        )
+    return found[1]

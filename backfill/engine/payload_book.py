@@ -1,0 +1,112 @@
+"""The book of payloads: what pilots have brought, and what was lost because of us, by day and pilot.
+
+What ended comes from the pool's own account; why a run came to nothing, from our account of the
+pilot's job. The journal keeps both over restarts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+
+from backfill.core.model.changes import PayloadEnded, WorkLost
+from backfill.core.model.records import decode
+from backfill.engine.families import Body
+from backfill.ports.pools import PayloadRun
+from backfill.ports.storage import Journal
+
+_MOST_DAYS = 31
+_MOST_PILOTS = 500
+_MOST_IDS = 100_000  # of runs that need not be booked again
+# A pool notices late that a pilot has gone, or books it at once and we a little later.
+_BEFORE_S, _AFTER_S = 1800.0, 900.0
+OTHERS = "not by us"
+
+
+@dataclass(slots=True)
+class _Sums:
+    """`lost` by cause: runs, and the seconds that they had worked."""
+
+    done: int = 0
+    worked_s: float = 0.0
+    lost: dict[str, list[float]] = field(default_factory=dict)
+
+    def add(self, run: PayloadEnded, cause: str) -> None:
+        if run.done:
+            self.done += 1
+            self.worked_s += run.worked_s
+        else:
+            line = self.lost.setdefault(cause, [0.0, 0.0])
+            line[0] += 1
+            line[1] += run.worked_s
+
+    def told(self) -> Body:
+        lost = {why: {"runs": int(line[0]), "s": line[1]} for why, line in sorted(self.lost.items())}
+        return {"done": self.done, "worked_s": self.worked_s, "lost": lost}
+
+
+class PayloadBook:
+    """Belongs to the daemon's thread. Days are those of UTC."""
+
+    def __init__(self) -> None:
+        self._runs: dict[str, PayloadEnded] = {}  # by id, the oldest first
+        self._given_up: dict[str, list[tuple[float, str]]] = {}  # pilot -> when its work was, and why
+
+    def recall(self, journal: Journal) -> None:
+        """Take in what the journal still knows."""
+        for record in journal.read(types=(WorkLost.__name__, PayloadEnded.__name__)):
+            change = decode(record.body)
+            if isinstance(change, PayloadEnded):
+                self._add(change)
+            else:
+                self.lost(change)
+
+    def lost(self, change: WorkLost) -> None:
+        """A run of a job, perhaps a pilot's, came to nothing."""
+        times = self._given_up.setdefault(change.job_id, [])
+        times.append((change.at_s, change.cause))
+        while len(self._given_up) > _MOST_IDS:
+            del self._given_up[next(iter(self._given_up))]
+
+    def news(self, runs: Iterable[PayloadRun]) -> Iterator[PayloadEnded]:
+        """Yield what is to be written of the runs that the pool tells, those that are known left out."""
+        for run in runs:
+            if run.id in self._runs or not run.pilot:
+                continue
+            ended = PayloadEnded(run.id, run.pilot, run.node, run.ended_s, round(run.worked_s, 3), run.done)
+            self._add(ended)
+            yield ended
+
+    def _add(self, run: PayloadEnded) -> None:
+        self._runs[run.run] = run
+        while len(self._runs) > _MOST_IDS:
+            del self._runs[next(iter(self._runs))]
+
+    def told(self) -> Body:
+        """Return the sums of each day and of each pilot, the latest first, for `status`."""
+        days: dict[str, _Sums] = {}
+        pilots: dict[str, _Sums] = {}
+        for run in sorted(self._runs.values(), key=lambda run: -run.at_s):
+            cause = "" if run.done else self._cause(run)
+            days.setdefault(_day(run.at_s), _Sums()).add(run, cause)
+            if run.job_id in pilots or len(pilots) < _MOST_PILOTS:
+                pilots.setdefault(run.job_id, _Sums()).add(run, cause)
+        return {
+            "days": [{"day": day, **sums.told()} for day, sums in list(days.items())[:_MOST_DAYS]],
+            "pilots": [{"pilot": pilot, **sums.told()} for pilot, sums in pilots.items()],
+        }
+
+    def _cause(self, run: PayloadEnded) -> str:
+        """Name why we have given up the pilot's work at about that time; else it was not by us."""
+        began_s = run.at_s - run.worked_s
+        near = [
+            (abs(at_s - run.at_s), cause)
+            for at_s, cause in self._given_up.get(run.job_id, ())
+            if began_s - _AFTER_S <= at_s <= run.at_s + _BEFORE_S
+        ]
+        return min(near)[1] if near else OTHERS
+
+
+def _day(at_s: float) -> str:
+    return datetime.fromtimestamp(at_s, UTC).date().isoformat()

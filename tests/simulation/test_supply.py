@@ -1,0 +1,140 @@
+"""Pilots on demand: sent while rooms are idle and payloads wait, never twice, never more than the cap."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from backfill.core.model.cluster import ENDED, Job, JobState
+from backfill.core.model.pilots import slot_of
+from backfill.core.model.refusals import Goal
+from backfill.core.model.sentences import why
+from backfill.core.policies.limits import Limits
+from backfill.core.policies.supply import Supply
+from backfill.drivers.simulated.world import SimulatedWorld
+from backfill.sim.scenarios.rehearsal import Rehearsal
+from tests.simulation.policy_cluster import cluster, play, policies
+
+SUPPLY = Supply(
+    most=6,
+    user="pilot",
+    partition="htc",
+    script="/pilot.sh",
+    keep_s=60.0,
+    seen_after_s=10.0,
+    shortest_s=600.0,
+)
+ROOMY = Limits(boots_at_once=12, removals_at_once=12, max_instances=4)
+
+
+def begun(
+    payloads: int, run_s: float = 300.0, jobs: int = 0, **changes: object
+) -> tuple[SimulatedWorld, Rehearsal]:
+    """A cluster with room for four instances, so many payloads in the pool, and jobs in the queue."""
+    sim = cluster()
+    for _ in range(payloads):
+        sim.pool.add(run_s)
+    for _ in range(jobs):
+        sim.submit("htc", 600.0)
+    supply = replace(SUPPLY, **changes)  # type: ignore[arg-type]
+    return sim, play(sim, policies(supply=supply, limits=ROOMY))
+
+
+def pilots(sim: SimulatedWorld) -> list[Job]:
+    seen = sim.slurm.observe().jobs.values()
+    return [job for job in seen if slot_of(job.name, job.comment) is not None]
+
+
+def alive(sim: SimulatedWorld) -> list[Job]:
+    return [job for job in pilots(sim) if (job.state not in ENDED or job.holds_nodes)]
+
+
+def said(run: Rehearsal) -> list[str]:
+    return [why(refusal) for refusal in run.cycle.last.refusals if refusal.wanted is Goal.PILOT]
+
+
+def done(sim: SimulatedWorld) -> int:
+    return sum(run.done for run in sim.pool.observe().runs)
+
+
+def test_payloads_are_done_by_pilots_that_nobody_else_sends() -> None:
+    """As many at a time as there is room, until nothing waits; then none is left in the queue."""
+    sim, run = begun(10)
+    run.until(lambda: len(alive(sim)) == 4, 60)
+    assert all(job.user == "pilot" and job.partition == "htc" for job in pilots(sim))
+    run.until(lambda: done(sim) == 10, 3000)
+    run.run(300.0)
+    assert alive(sim) == []
+    assert sim.audit() == []
+
+
+def test_no_more_than_payloads_wait() -> None:
+    """Two payloads are two pilots, however much room there is; a pool that has them at work is no reason."""
+    sim, run = begun(2)
+    run.until(lambda: len(alive(sim)) == 2, 60)
+    run.run(200.0)
+    assert len(pilots(sim)) == 2
+
+
+def test_never_more_than_the_cap() -> None:
+    """At no time."""
+    sim, run = begun(20, most=2)
+    most = 0
+    for _ in range(300):
+        run.run(2.0)
+        most = max(most, len(alive(sim)))
+    assert most == 2
+
+
+def test_other_jobs_take_the_rooms_first() -> None:
+    """A pilot is sent only for what they leave."""
+    sim, run = begun(10, jobs=3)
+    for _ in range(40):
+        run.run(5.0)
+        assert len(alive(sim)) <= 1
+    assert len(alive(sim)) == 1
+
+
+def test_a_pool_that_does_not_answer_means_no_new_pilots() -> None:
+    """It is said why; what waits or runs is left alone, and it goes on when the pool answers again."""
+    sim, run = begun(10)
+    run.until(lambda: len(alive(sim)) == 4, 60)
+    sim.pool.silent = True
+    run.run(1000.0)
+    before = len(pilots(sim))
+    assert any("the pool does not answer: the simulated pool: does not answer" in text for text in said(run))
+    run.run(100.0)
+    assert len(alive(sim)) == 0
+    assert len(pilots(sim)) <= before
+    sim.pool.silent = False
+    run.until(lambda: bool(alive(sim)), 60)
+
+
+def test_a_pilot_that_nobody_needs_any_more_is_withdrawn() -> None:
+    """The rooms were taken by others before it began: it leaves the queue, never begun, nothing lost."""
+    sim, run = begun(4, run_s=100.0)
+    for host in ("bm1", "bm2"):
+        sim.submit("batch", 400.0, required_nodes=(host,), cpus=4, exclusive=True)
+    run.until(lambda: all(not job.nodes for job in alive(sim)), 60)
+    run.run(200.0)
+    assert [job for job in alive(sim) if job.state is JobState.PENDING] == []
+    assert sim.audit() == []
+
+
+@pytest.mark.parametrize("at", range(1, 40, 3))
+def test_a_daemon_that_is_killed_sends_none_twice(at: int) -> None:
+    """Killed at any of its steps and started again: no slot has two pilots, no payload is lost."""
+    sim, run = begun(6)
+    run.on_step = lambda what: run.steps == at
+    run.run(20.0)
+    run.on_step = None
+    if not run.alive:
+        run.start()
+    for _ in range(400):
+        run.run(5.0)
+        slots = [slot_of(job.name, job.comment) for job in alive(sim)]
+        assert len(slots) == len(set(slots)) <= SUPPLY.most
+    assert done(sim) == 6
+    assert sum(not run_.done for run_ in sim.pool.observe().runs) == 0
+    assert sim.audit() == []

@@ -1,0 +1,71 @@
+"""What pilots have brought: by the pool's account, with our reasons for what was lost, over restarts."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from backfill.core.model.changes import Change, WorkLost
+from backfill.core.model.records import encode
+from backfill.drivers.store.memory import MemoryJournal
+from backfill.engine.payload_book import PayloadBook
+from backfill.ports.pools import PayloadRun
+from backfill.ports.storage import Record
+from tests.unit.test_loss_book import NOON_S
+
+DAY_S = 86400.0
+
+
+def run(number: int, *, pilot: str = "7", at_s: float = NOON_S, done: bool = True) -> PayloadRun:
+    return PayloadRun(f"ap#{number}.0#1", pilot, "vn1", at_s, 60.0, done)
+
+
+def lost(pilot: str = "7", at_s: float = NOON_S, cause: str = "patience") -> WorkLost:
+    return WorkLost(pilot, 0, "vn1", at_s, "pilots", cause, 100.0)
+
+
+def told(book: PayloadBook) -> tuple[Any, Any]:
+    answer: Any = book.told()
+    return answer["days"], answer["pilots"]
+
+
+def test_payloads_that_are_done_are_counted_by_pilot_and_day() -> None:
+    """Each once, however often the pool tells of it; those of other pools' machines are left out."""
+    book = PayloadBook()
+    runs = [run(1), run(2, pilot="8"), run(3, at_s=NOON_S + DAY_S), run(4, pilot="")]
+    assert len(list(book.news(runs))) == 3
+    assert list(book.news(runs)) == []
+    days, pilots = told(book)
+    assert [(d["day"], d["done"], d["worked_s"]) for d in days] == [
+        ("2026-11-25", 1, 60.0),
+        ("2026-11-24", 2, 120.0),
+    ]
+    assert {p["pilot"]: p["done"] for p in pilots} == {"7": 2, "8": 1}
+
+
+def test_what_was_lost_has_our_reason_or_was_not_by_us() -> None:
+    """Told by the pool before we know of it, or after; and what its owner removed is not ours."""
+    book = PayloadBook()
+    list(book.news([run(1, done=False), run(2, pilot="8", done=False), run(3, pilot="9", done=False)]))
+    book.lost(lost(at_s=NOON_S + 30.0))
+    book.lost(lost("8", NOON_S - 5.0, "ladder"))
+    book.lost(lost("9", NOON_S - DAY_S))
+    days, pilots = told(book)
+    one = {"runs": 1, "s": 60.0}
+    assert days[0]["lost"] == {"ladder": one, "not by us": one, "patience": one}
+    assert {p["pilot"]: list(p["lost"]) for p in pilots} == {
+        "7": ["patience"],
+        "8": ["ladder"],
+        "9": ["not by us"],
+    }
+
+
+def test_the_book_outlives_the_daemon() -> None:
+    """The journal has all of it, and nothing is booked a second time."""
+    book, journal = PayloadBook(), MemoryJournal()
+    changes: list[Change] = [*book.news([run(1), run(2, done=False)]), lost()]
+    journal.append([Record(NOON_S, "change", "7", encode(change)) for change in changes])
+    again = PayloadBook()
+    again.recall(journal)
+    book.lost(lost())
+    assert again.told() == book.told()
+    assert list(again.news([run(1), run(2, done=False)])) == []

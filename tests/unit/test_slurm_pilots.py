@@ -1,0 +1,92 @@
+"""Pilots through sbatch: as whom, with what, and never a second one of the same slot."""
+
+from __future__ import annotations
+
+import os
+import pwd
+from pathlib import Path
+
+import pytest
+
+from backfill.core.model.pilots import mark_of, name_of
+from backfill.drivers.slurm.commands import SlurmTools
+from backfill.drivers.slurm.driver import SlurmManager
+from backfill.ports.errors import BadOutputError, RefusedError
+from backfill.ports.workload import PilotSpec
+from tests.unit.slurm_tools import FakeTools
+
+PERSON = pwd.getpwuid(65534)
+PILOT = PilotSpec(
+    name_of(3), mark_of(3), PERSON.pw_name, "htc", "/srv/pilot.sh", "/tmp", 2, 1859.0, ("--account=osg",)
+)
+
+
+@pytest.fixture
+def tools(tmp_path: Path) -> FakeTools:
+    return FakeTools(tmp_path)
+
+
+def submit(tools: FakeTools, pilot: PilotSpec = PILOT) -> str:
+    return SlurmManager(SlurmTools(bin_dir=tools.directory)).submit_pilot(pilot)
+
+
+def test_a_pilot_is_an_ordinary_users_job(tools: FakeTools, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its name, its mark, its time limit in whole minutes, and its user's own group."""
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    tools.answer("sbatch", "17;cluster\n")
+    assert submit(tools) == "17"
+    (call,) = [call for call in tools.calls if call.startswith("sbatch")]
+    for word in (
+        "--job-name=backfill-pilot-3 --comment=backfill: pilot 3 --dependency=singleton --partition=htc",
+        "--nodes=1 --ntasks=1 --cpus-per-task=2 --time=30 --chdir=/tmp --account=osg",
+        f"--uid={PERSON.pw_uid} --gid={PERSON.pw_gid} /srv/pilot.sh",
+    ):
+        assert word in call
+
+
+def test_one_that_lives_is_not_submitted_again(tools: FakeTools, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The call before had come through, and nobody heard of it: the first of that name is the one."""
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    tools.answer(f"squeue --name=backfill-pilot-3 --user={PERSON.pw_name}", "21\n9\n")
+    assert submit(tools) == "9"
+    assert tools.changes() == []
+
+
+def test_slurm_user_sends_it_by_a_token(tools: FakeTools, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only root may name another user, but SlurmUser may make a token for one."""
+    monkeypatch.setattr(os, "geteuid", lambda: 64030)
+    tools.answer("scontrol token", "SLURM_JWT=abc.def.ghi\n")
+    tools.answer("sbatch", "17\n")
+    assert submit(tools) == "17"
+    assert f"scontrol token username={PERSON.pw_name} lifespan=60" in tools.calls
+    assert "--uid" not in tools.calls[-1]
+
+
+def test_without_tokens_it_says_what_is_to_be_done(tools: FakeTools, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One sentence, and nothing is submitted."""
+    monkeypatch.setattr(os, "geteuid", lambda: 64030)
+    with pytest.raises(RefusedError, match=r"set AuthAltTypes=auth/jwt in slurm\.conf, or run the daemon as"):
+        submit(tools)
+    assert not any(call.startswith("sbatch") for call in tools.calls)
+
+
+@pytest.mark.parametrize(("user", "said"), [("root", "it is root"), ("nosuchuser", "knows no such user")])
+def test_nobody_but_an_ordinary_user(tools: FakeTools, user: str, said: str) -> None:
+    """Neither root nor somebody unknown."""
+    with pytest.raises(RefusedError, match=said):
+        submit(tools, PilotSpec(PILOT.name, PILOT.comment, user, "htc", "/srv/pilot.sh", "", 1, 600.0))
+    assert tools.calls == []
+
+
+def test_a_strange_answer_is_no_job(tools: FakeTools, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is shown as it came."""
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    tools.answer("sbatch", "Submitted batch job 17\n")
+    with pytest.raises(BadOutputError, match="Submitted batch job 17"):
+        submit(tools)
+
+
+def test_only_what_waits_is_withdrawn(tools: FakeTools) -> None:
+    """Slurm itself sees to that, in the moment of the call."""
+    SlurmManager(SlurmTools(bin_dir=tools.directory)).withdraw_pilot("17")
+    assert tools.calls == ["scancel --state=PENDING 17"]
