@@ -43,7 +43,7 @@ def _show_status(answer: Answer, client: Asking) -> None:
     print(f"pictures  {'; '.join(_pictures(answer['sources'], now_s)) or 'nothing was read yet'}")
     _section("hooks", [emphasis(text, "31") for text in _unheard(answer)])
     _section("work lost", _lost(answer["work_lost"]))
-    _section("payloads", [*_pool(answer["pool"], now_s), *_payloads(answer["payloads"])])
+    _section("payloads", [*_pool(answer.get("pool"), now_s), *_payloads(answer.get("payloads"))])
     _section("given away", [_claim(c, now_s) for c in answer["claims"]])
     operations = answer["operations"]
     _section("under way", [wording.operation(o, now_s) for o in operations if o["running"]])
@@ -93,9 +93,9 @@ def _pool(pool: dict[str, Any] | None, now_s: float) -> list[str]:
     return [*known, emphasis(f"no answer now: {pool['problem']}", "31")] if pool["problem"] else known
 
 
-def _payloads(told: dict[str, Any]) -> list[str]:
+def _payloads(told: dict[str, Any] | None) -> list[str]:
     """Say what pilots have brought, by day and by pilot, and what of it was lost and why."""
-    days, pilots = told["days"], told["pilots"]
+    days, pilots = (told["days"], told["pilots"]) if told is not None else ((), ())
     lines = [f"{day['day']}  {_brought(day)}" for day in days[:_MOST_PAYLOAD_DAYS]]
     lines += [f"pilot {pilot['pilot']}  {_brought(pilot)}" for pilot in pilots[:_MOST_PILOTS]]
     if len(pilots) > _MOST_PILOTS:
