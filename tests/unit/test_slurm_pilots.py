@@ -45,9 +45,10 @@ def test_a_pilot_is_an_ordinary_users_job(tools: FakeTools, monkeypatch: pytest.
 
 
 def test_one_that_lives_is_not_submitted_again(tools: FakeTools, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The call before had come through, and nobody heard of it: the first of that name is the one."""
+    """The call before had come through, and nobody heard of it: the user's first of that name is the one."""
     monkeypatch.setattr(os, "geteuid", lambda: 0)
-    tools.answer(f"squeue --name=backfill-pilot-3 --user={PERSON.pw_name}", "21\n9\n")
+    uid = PERSON.pw_uid
+    tools.answer("squeue --name=backfill-pilot-3", f"{uid} 21\n{uid} 9\n0 3\n")
     assert submit(tools) == "9"
     assert tools.changes() == []
 

@@ -18,7 +18,7 @@ _TOKEN = re.compile(r"^SLURM_JWT=(\S+)$", re.MULTILINE)
 def submit(commands: SlurmTools, pilot: PilotSpec) -> str:
     """See PilotSender. Of the same name only one works at a time: that is a singleton for Slurm."""
     person = _person(pilot.user)
-    found = living(commands, pilot)
+    found = living(commands, pilot.name, person.pw_uid)
     if found:
         return found[0]
     argv = [
@@ -49,10 +49,14 @@ def submit(commands: SlurmTools, pilot: PilotSpec) -> str:
     return job_id
 
 
-def living(commands: SlurmTools, pilot: PilotSpec) -> list[str]:
-    """Ids of the jobs of this name and user that wait, run, or are just ending; the first one first."""
-    argv = ["squeue", "-h", f"--name={pilot.name}", f"--user={pilot.user}", "-o", "%i"]
-    return sorted(commands.run(argv, pilot.name).split(), key=int)
+def living(commands: SlurmTools, name: str, uid: int) -> list[str]:
+    """Ids of the jobs of this name and user that wait, run, or are just ending; the first one first.
+
+    The user is looked for here: squeue shows nothing, and ends well, where it does not like one's name.
+    """
+    lines = commands.run(["squeue", "-h", "-a", f"--name={name}", "-o", "%U %i"], name).splitlines()
+    pairs = [line.split() for line in lines if line.strip()]
+    return sorted((job_id for owner, job_id in pairs if owner == str(uid)), key=int)
 
 
 def withdraw(commands: SlurmTools, job_id: str) -> None:
