@@ -340,7 +340,10 @@ class WorkQueue:
     def host_moved(self, host: str) -> None:
         """Something about a host, or on it, is different: that concerns all who use its room."""
         world = self._world
-        self.mark_nodes(world.fleet.names_on(host))
+        names = world.fleet.names_on(host)
+        self.mark_nodes(names)
+        for job_id in {world.managed[name].job for name in names if world.machines}:
+            self._mark_machines_of_members(job_id)  # they stand still and go on together
         self.mark_nodes(world.fleet.instance_names_on(host))
         self._mark_claims(host, waiting=True)
         known = world.hosts.get(host)

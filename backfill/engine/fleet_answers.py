@@ -1,10 +1,11 @@
-"""Fleets as people see them: what is there of each order, what it took, what it waits for."""
+"""Fleets and jobs' own machines as people see them: what is there, what it took, what it waits for."""
 
 from __future__ import annotations
 
 from dataclasses import asdict
 
 from backfill.core.model.fleet import Fleet
+from backfill.core.model.job_machines import JobMachines
 from backfill.core.model.lifecycle import Phase
 from backfill.core.world import World
 
@@ -42,6 +43,26 @@ def fleet_told(world: World, fleet: Fleet, lacking: str = "") -> dict[str, objec
             "begun": _took(fleet.begun_s, fleet.all_begun_s),
             "made": _took(fleet.all_begun_s, fleet.ready_s),
             "total": _took(fleet.ordered_s, fleet.over_s if fleet.ready_s is None else fleet.ready_s),
+        },
+    }
+
+
+def machines_told(world: World, own: JobMachines) -> dict[str, object]:
+    """A job's own machines: how far they are, where, and the seconds that each step took."""
+    fleet = world.fleets.get(own.fleet)
+    return {
+        "state": own.state.value,
+        "since_s": own.since_s,
+        "what": own.what,
+        "image": own.image,
+        "members": [] if fleet is None else list(fleet.members),
+        "failures": own.failures,
+        "reason": own.reason,
+        "steps_s": {
+            "waited": _took(own.queued_s, own.spawning_s),
+            "made": _took(own.spawning_s, own.spawned_s),
+            "let_go": _took(own.spawned_s, own.released_s),
+            "begun": _took(own.released_s, own.began_s),
         },
     }
 

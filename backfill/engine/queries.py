@@ -22,7 +22,7 @@ from backfill.core.world import World, barred, stale
 from backfill.engine.checkpoint_order import CommandError
 from backfill.engine.commands import Body, Commands
 from backfill.engine.connection_limiter import TOO_MANY, CrowdedError, Turns, trusted
-from backfill.engine.fleet_answers import fleet_told, fleets_in_order
+from backfill.engine.fleet_answers import fleet_told, fleets_in_order, machines_told
 from backfill.engine.gate import Caller, GateError, Gatekeeper, who
 from backfill.engine.gauges import gauges
 from backfill.engine.messages import Query
@@ -332,6 +332,7 @@ class Queries:
             "clock": clock_told(world),
             "node": self._node(managed) if managed else None,
             "job": encode(job) if job else None,
+            "machines": machines_told(world, own) if (own := world.machines.get(subject)) else None,
             "host": self._host(host) if host else None,
             "fleet": fleet_told(world, fleet, lacking) if fleet else None,
             "slurm": node.state_text if node else None,

@@ -25,6 +25,7 @@ def summary(world: World, plan: Plan) -> str:
     parts.append(counted(len(world.managed), "instance") + (f": {phased}" if phased else ""))
     if bar := barred(world):
         parts.insert(0, f"only hosts are given back, nothing else is done: {sentence(bar)}")
+    parts.extend(_own_machines(world))
     working = sum(1 for o in world.operations.values() if o.running)
     if working:
         parts.append(f"{counted(working, 'operation')} under way")
@@ -36,3 +37,12 @@ def summary(world: World, plan: Plan) -> str:
     if plan.refusals:
         parts.append(f"refused: {why(plan.refusals[0])}")
     return "; ".join(parts)
+
+
+def _own_machines(world: World) -> list[str]:
+    """Name how far the jobs with machines of their own are, if there are any."""
+    if not world.machines:
+        return []
+    far = Counter(own.state.value for own in world.machines.values())
+    told = ", ".join(f"{n} {state}" for state, n in sorted(far.items()))
+    return [f"{counted(len(world.machines), 'job')} with own machines: {told}"]

@@ -47,7 +47,6 @@ HYPERVISOR_PACKAGES = (
 # All that machines with systemd need, whatever their part: each has its own services enabled.
 SITE_PACKAGES = (
     "acl",
-    "apt",
     "dbus",
     "hostname",
     "iproute2",

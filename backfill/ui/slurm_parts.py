@@ -15,6 +15,7 @@ from backfill.drivers.slurm.conf.reload import Reload
 from backfill.drivers.slurm.conf.transaction import ConfPlace, RolledBackError, Slurm, Transactions
 from backfill.drivers.slurm.driver import SlurmManager
 from backfill.drivers.slurm.hooks.install import POWER, HookPlan, Hooks, programs
+from backfill.drivers.slurm.hooks.machines_lua import MachineGate
 from backfill.drivers.slurm.hooks.submit_lua import Gate
 from backfill.drivers.slurm.reading.json_path import JsonPath
 from backfill.drivers.slurm.reading.paths import Failover, ReadPath
@@ -185,7 +186,16 @@ def hook_plan(config: Config) -> HookPlan:
         arrival_endpoint=local if entry.arrival else "",
         gates=gates(config.policies.environments),
         rooms=rooms(config.policies.environments),
+        machines=machine_gate(config),
     )
+
+
+def machine_gate(config: Config) -> MachineGate | None:
+    """How jobs ask for machines of their own when they are submitted; None: by their comment alone."""
+    own = config.policies.own_machines
+    if not own.features:
+        return None
+    return MachineGate(own.constraint, own.partitions)
 
 
 def spank(config: Config, directory: Path) -> Spank:

@@ -24,6 +24,7 @@ from backfill.core.policies.budgets import Budget, Budgets
 from backfill.core.policies.comeback import Comeback
 from backfill.core.policies.ladder import RungRule
 from backfill.core.policies.liveness import Liveness
+from backfill.core.policies.own_machines import Hopeless, OwnMachines
 from backfill.core.policies.scale import Scale
 from backfill.core.policies.victims import Extent, Victims
 from backfill.core.policies.workloads import AtEnd, WarnBy, Workload, Workloads
@@ -72,6 +73,7 @@ class Low:
     het: bool = False
     name: str = ""
     heeds_s: float | None = None
+    comment: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +90,27 @@ class Drawn:
 
 def draw(seed: int, number: int) -> Drawn:
     """The `number`-th day of this seed, always the same."""
-    return _impatient(random.Random(f"{seed}/{number}/patience"), _drawn(seed, number))
+    day = _impatient(random.Random(f"{seed}/{number}/patience"), _drawn(seed, number))
+    return _owning(random.Random(f"{seed}/{number}/machines"), day)
+
+
+def _owning(rng: random.Random, day: Drawn) -> Drawn:
+    """Every fourth day some of its jobs ask for machines of their own, a few for what cannot be."""
+    if rng.random() > 0.25:
+        return day
+    own = OwnMachines(
+        enabled=True,
+        most=rng.choice((2, 12)),
+        respawns=rng.choice((0, 2, 20)),
+        passed_over_s=rng.choice((30.0, 600.0)),
+        hopeless=Hopeless.CANCEL,
+    )
+    words = ("backfill-vm", "backfill-vm:cpus=2,mem=512", "backfill-vm:cpus=2", "backfill-vm:cpus=9")
+    low = tuple(
+        replace(job, comment=rng.choice(words), nodes=rng.choice((1, 1, 2))) if rng.random() < 0.7 else job
+        for job in day.low
+    )
+    return replace(day, rules=replace(day.rules, own_machines=own), low=low)
 
 
 def _impatient(rng: random.Random, day: Drawn) -> Drawn:
@@ -181,6 +203,7 @@ def lived(drawn: Drawn) -> tuple[list[tuple[str, str]], Day]:
             het=job.het,
             name=job.name,
             heeds_s=job.heeds_s,
+            comment=job.comment,
         )
     if drawn.high_limit:
         for run_s, at_s in drawn.high:

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from backfill.core.model.cluster import JobState
+from backfill.core.model.fleet import CloneMethod, Flavour
 from backfill.core.model.job_machines import MachinesState
 from backfill.core.model.lifecycle import Phase
+from backfill.core.model.records import decode
 from backfill.core.model.sentences import why
+from backfill.core.policies.cloning import Choice, Cloning
+from backfill.core.policies.environments import Environments, ImageRule
 from backfill.core.policies.own_machines import Hopeless, OwnMachines
 from backfill.core.policies.scale import Scale
 from backfill.drivers.simulated.world import SimulatedWorld
 from backfill.sim.scenarios.rehearsal import Rehearsal
-from tests.simulation.policy_cluster import cluster, ended, play, policies, running
+from tests.simulation.policy_cluster import TWELVE, cluster, ended, play, policies, running
 
 OWN = OwnMachines(enabled=True)
 WORD = "backfill-vm"
@@ -72,8 +78,8 @@ def test_a_job_gets_a_machine_of_its_own_size_and_it_goes_with_the_job() -> None
 
     run.until(over, 120)
     assert seen == [*STEPS, MachinesState.RECLAIMED]
-    (made,) = [r.body["spec"]["flavour"] for r in run.journal.read() if r.body.get("t") == "CreateInstance"]  # type: ignore[index]
-    assert (made["cpus"], made["memory_mb"], made["disk_gb"]) == (2, 512, 6)
+    (made,) = [decode(r.body).spec for r in run.journal.read() if r.body.get("t") == "CreateInstance"]
+    assert made.flavour == Flavour(cpus=2, memory_mb=512, disk_gb=6)
     assert "its own is there: a machine of 2 CPUs" in sim.slurm.admin_comment(job)
     assert sim.audit() == []
 
@@ -295,6 +301,25 @@ def test_a_job_that_somebody_holds_is_left_alone() -> None:
     assert not run.world.machines
     sim.owner_releases(job)
     run.until(lambda: ended(sim, job) and nothing_left(run, sim), 100)
+
+
+def test_an_instant_clone_is_as_large_as_the_closest_parent_that_covers_it() -> None:
+    """A job that wants more than any parent has gets a linked one of its exact size instead."""
+    warm = Environments(rules=(ImageRule("default", warm_parents=1),))
+    shape = replace(TWELVE, flavour=Flavour(cpus=2, memory_mb=512))
+    clones = Cloning(method=Choice.INSTANT)
+    sim, run = begin(instances=shape, environments=warm, cloning=clones)
+    run.until(lambda: all(h.view().has_parent("default", shape.flavour) for h in sim.hosts.values()), 60)
+    small = sim.submit("htc", 5.0, comment=f"{WORD}:cpus=1,mem=300")
+    run.until(lambda: ended(sim, small), 60)
+    large = sim.submit("htc", 5.0, comment=f"{WORD}:cpus=3,mem=300")
+    run.until(lambda: ended(sim, large) and nothing_left(run, sim), 60)
+    made = [decode(r.body).spec for r in run.journal.read() if r.body.get("t") == "CreateInstance"]
+    assert [(m.method, m.flavour.cpus, m.flavour.memory_mb) for m in made] == [
+        (CloneMethod.INSTANT, 2, 512),
+        (CloneMethod.LINKED, 3, 300),
+    ]
+    assert sim.audit() == []
 
 
 def killed_after(number: int, kill_at: int, *, cancel: bool = False) -> bool:

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from backfill.core.model.cluster import Job, Node
-from backfill.core.model.fleet import Flavour
+from backfill.core.model.fleet import CloneMethod, Flavour
 from backfill.core.model.lifecycle import ABSENT, ManagedNode, Phase
 from backfill.core.model.quantities import NOTHING, Resources
 from backfill.core.model.refusals import Code, Reason, because, limit
@@ -190,6 +190,12 @@ def not_admitted(builder: PlanBuilder, image: str) -> Reason | None:
     builder.wake_at(rest_ends_s(world, policies.readiness))
     builder.wake_at(hour_over_s(builder))
     return why or full(builder, image) or too_soon(builder, image)
+
+
+def clone_method(builder: PlanBuilder, image: str) -> CloneMethod:
+    """How an instance is made that nobody wants in a way of its own."""
+    cloning, rule = builder.policies.cloning, builder.policies.environments.rule(image)
+    return cloning.choose(builder.world.created_lately(MINUTE_S), rule.method)
 
 
 def hour_over_s(builder: PlanBuilder) -> float:

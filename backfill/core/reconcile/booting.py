@@ -12,15 +12,12 @@ from backfill.core.model.readiness import judge_registration
 from backfill.core.model.sentences import sentence
 from backfill.core.placement import room
 from backfill.core.queue import Topic
-from backfill.core.reconcile.admission import image_of
+from backfill.core.reconcile.admission import clone_method, image_of
 from backfill.core.reconcile.builder import PlanBuilder, Progress
 from backfill.core.reconcile.condemn import clear
-from backfill.core.reconcile.job_machines import awaits_pin
+from backfill.core.reconcile.job_machines import awaits_pin, waits_for_fellows
 from backfill.core.reconcile.pressure import begin_eviction
 from backfill.core.reconcile.proof import not_proven, proven, read_since_woken
-
-_MINUTE_S = 60.0
-
 
 # A slurmd that registered so lately is there; one whose proof took longer has to be heard again.
 _JUST_HEARD_S = 30.0
@@ -38,7 +35,7 @@ def step_booting(builder: PlanBuilder, node: ManagedNode) -> None:
         return
     limit_s = builder.since(node) + builder.policies.scale.boot_within_s
     builder.wake_at(limit_s)
-    if builder.now_s >= limit_s:
+    if builder.now_s >= limit_s and not waits_for_fellows(builder, node):
         _fail(builder, node, _why_late(builder, node))
         return
     if _fails_to_make(builder, node):
@@ -138,6 +135,9 @@ def create_instance(builder: PlanBuilder, node: ManagedNode) -> CreateInstance:
     tag = Tag(builder.policies.cluster, node.name, node.generation)
     fleet = builder.world.fleets.get(node.fleet) if node.fleet else None
     image = (fleet.image if fleet else "") or image_of(builder.policies, node)
+    method = (fleet.method if fleet else None) or clone_method(builder, image)
+    if node.job and method is CloneMethod.INSTANT and not _has_parent(builder, node, image):
+        method = CloneMethod.LINKED  # there is none of its size or larger, and to boot one takes longer
     spec = InstanceSpec(
         node.name,
         node.host,
@@ -146,9 +146,14 @@ def create_instance(builder: PlanBuilder, node: ManagedNode) -> CreateInstance:
         image,
         node.address,
         _features(builder, node),
-        (fleet.method if fleet else None) or _method(builder, image),
+        method,
     )
     return CreateInstance(node.name, node.generation, node.reason, spec)
+
+
+def _has_parent(builder: PlanBuilder, node: ManagedNode, image: str) -> bool:
+    flavour = builder.policies.instances.flavour_of(node)
+    return builder.world.hosts[node.host].has_parent(image, flavour)
 
 
 def _features(builder: PlanBuilder, node: ManagedNode) -> tuple[str, ...]:
@@ -158,12 +163,6 @@ def _features(builder: PlanBuilder, node: ManagedNode) -> tuple[str, ...]:
     offered = policies.devices.offered(node.devices)
     asked = policies.own_machines.features if node.job else ()
     return tuple(dict.fromkeys([*policies.instances.features, *own, *offered, *asked]))
-
-
-def _method(builder: PlanBuilder, image: str) -> CloneMethod:
-    """How an instance is made that nobody wants in a way of its own."""
-    cloning, rule = builder.policies.cloning, builder.policies.environments.rule(image)
-    return cloning.choose(builder.world.created_lately(_MINUTE_S), rule.method)
 
 
 def prove(builder: PlanBuilder, node: ManagedNode) -> None:

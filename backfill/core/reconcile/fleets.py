@@ -6,9 +6,10 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from backfill.core.model.actions import CancelParents, MakeParent
-from backfill.core.model.fleet import Fleet, FleetState
+from backfill.core.model.fleet import CloneMethod, Flavour, Fleet, FleetState
 from backfill.core.model.lifecycle import ABSENT, OVER, ManagedNode, NodeStop, Phase, Retry
 from backfill.core.model.plan import SetFleet, SetNode
+from backfill.core.model.quantities import Resources
 from backfill.core.model.refusals import Code, Goal, Reason, Words, because, call_failed, no_host
 from backfill.core.model.sentences import sentence
 from backfill.core.placement import NodeNeed, names_of, open_hosts, room, why_not_on
@@ -16,6 +17,7 @@ from backfill.core.policies.cloning import Choice
 from backfill.core.policy import PolicySet
 from backfill.core.queue import Topic
 from backfill.core.reconcile.admission import (
+    clone_method,
     find_open_host,
     full,
     hour_over_s,
@@ -132,6 +134,24 @@ def _need(fleet: Fleet) -> NodeNeed:
     return NodeNeed(shape=None if fleet.flavour is None else fleet.flavour.resources)
 
 
+def _shape(builder: PlanBuilder, fleet: Fleet, host: str) -> Flavour | None:
+    """The shape of a member there: of a job's own that of the closest parent that covers it, if any.
+
+    A clone is as large as its parent, and to boot one for each size that a job asks for takes longer
+    than to boot a machine.
+    """
+    wanted, image, known = fleet.flavour, _image(builder, fleet), builder.world.hosts[host]
+    if wanted is None or not fleet.job or clone_method(builder, image) is not CloneMethod.INSTANT:
+        return wanted
+    covering = [p for p in known.parents or () if p.made and p.image == image and p.covers(wanted)]
+    closest = min(covering, key=lambda p: (p.memory_mb, p.cpus, p.disk_gb), default=None)
+    left = room(builder.world, host, builder.policies)
+    if closest is None or not Resources(closest.cpus, closest.memory_mb).fits(left):
+        return wanted
+    shape = (closest.cpus, closest.memory_mb, closest.disk_gb)
+    return replace(wanted, **dict(zip(("cpus", "memory_mb", "disk_gb"), shape, strict=True)))
+
+
 def _places(builder: PlanBuilder, fleet: Fleet, host: str) -> int:
     """How many of its members fit on a host that has room."""
     left = room(builder.world, host, builder.policies)
@@ -204,7 +224,7 @@ def _begin(builder: PlanBuilder, fleet: Fleet, name: str, address: str, host: st
         retry=Retry(failures),
         fleet=fleet.id,
         image=own_image(builder.policies, _image(builder, fleet)),
-        flavour=fleet.flavour,
+        flavour=_shape(builder, fleet, host),
         job=fleet.job,
     )
     builder.add(SetNode(node, reason))

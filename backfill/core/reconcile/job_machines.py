@@ -173,14 +173,10 @@ def _step_queued(builder: PlanBuilder, own: JobMachines, job: Job | None) -> Non
         _reclaim(builder, own, "its job has left the queue")
         return
     never = _never(builder, own, job)
-    if never and builder.policies.own_machines.hopeless is Hopeless.CANCEL:
-        _refuse(builder, own, never)
-        builder.insist(RevokeJob(own.job, own.restarts, sentence(never), own.job), Goal.MACHINES)
-        return
-    if not _held(builder, own, job):
-        return
-    if never:
+    if never is not None and (_cancels(builder) or _held(builder, own, job)):
         _give_back(builder, own, sentence(never))
+        return
+    if never is not None or not _held(builder, own, job):
         return
     if not own.fleet:
         _order(builder, own)
@@ -360,14 +356,19 @@ def _step_reclaimed(builder: PlanBuilder, own: JobMachines, job: Job | None) -> 
         return
     after = own.after if job is not None and job.state is JobState.PENDING else MachinesState.GONE
     if after is MachinesState.GIVEN_BACK:
-        _tell(builder, own, f"held: {own.reason}")
+        _tell_given_back(builder, own, own.reason)
     nothing = {"fleet": "", "spawning_s": None, "spawned_s": None, "released_s": None, "began_s": None}
     _become(builder, own, after, own.reason, **nothing)
 
 
 def _step_given_back(builder: PlanBuilder, own: JobMachines, job: Job | None) -> None:
-    """Whoever releases it wants it to be tried again."""
-    if job is None or job.state is not JobState.PENDING or not job.reason.startswith("JobHeld"):
+    """Whoever releases it wants it to be tried again; or it is cancelled."""
+    if job is None or job.state is not JobState.PENDING:
+        _become(builder, own, MachinesState.GONE, "its job has left the queue")
+        return
+    if _cancels(builder):
+        builder.insist(RevokeJob(own.job, own.restarts, own.reason, own.job), Goal.MACHINES)
+    elif not job.reason.startswith("JobHeld"):
         _become(builder, own, MachinesState.GONE, "its job is not held any more")
         return
     builder.refuse(f"job {own.job}", Goal.MACHINES, because(Code.MACHINES_GIVEN_BACK, said=own.reason))
@@ -415,7 +416,7 @@ def _failed(builder: PlanBuilder, own: JobMachines, fleet: Fleet | None, why: Re
 
 def _give_back(builder: PlanBuilder, own: JobMachines, reason: str) -> None:
     """What can never be is not waited for: the job stays held, and its owner is told."""
-    _tell(builder, own, f"held: {reason}; scontrol release tries again")
+    _tell_given_back(builder, own, reason)
     if own.fleet:
         _become(builder, own, MachinesState.RECLAIMED, reason, after=MachinesState.GIVEN_BACK)
     else:
@@ -488,8 +489,14 @@ def _release(own: JobMachines) -> ReleaseJob:
     return ReleaseJob(own.job, own.restarts, why, own.job, f"{OUR_REASON} {why} {word}")
 
 
-def _tell(builder: PlanBuilder, own: JobMachines, text: str) -> None:
-    said = f"{OUR_REASON} {text}"
+def _cancels(builder: PlanBuilder) -> bool:
+    return builder.policies.own_machines.hopeless is Hopeless.CANCEL
+
+
+def _tell_given_back(builder: PlanBuilder, own: JobMachines, reason: str) -> None:
+    if _cancels(builder):
+        return  # it is told with the call that cancels it
+    said = f"{OUR_REASON} held: {reason}; scontrol release tries again"
     builder.do(TellJob(own.job, own.restarts, "its owner may ask", own.job, said))
 
 
@@ -505,6 +512,11 @@ def awaits_pin(builder: PlanBuilder, node: ManagedNode) -> bool:
     """Return True while others could get into a job's own machine: it is not opened then."""
     pinned = builder.world.pinned.get(node.job) or ""
     return bool(node.job) and f"{node.name}.{node.generation}" not in pinned.split(",")
+
+
+def waits_for_fellows(builder: PlanBuilder, node: ManagedNode) -> bool:
+    """Return True if a job's own machine has done its part, and is closed only until all are there."""
+    return awaits_pin(builder, node) and node.woken_since and _met(builder, node)
 
 
 _STANDS = (Phase.EVICTING, Phase.PARKED)

@@ -82,7 +82,9 @@ def explain_job(answer: Answer, picture: Answers) -> Explanation:
     ours = [picture.nodes[n] for n in job["nodes"] if n in picture.nodes]
     pushed = [h for h in picture.hosts.values() if h["node"] in job["nodes"]]
     made = Explanation(_headline(job, picture, bool(ours)))
-    made.add("why", *_why(job, ours, picture))
+    own = answer.get("machines")
+    made.add("why", *_why(job, ours, picture, held_by_us=own is not None))
+    made.add("machines", *_machines(own, picture))
     made.add("place", *_places(job, ours))
     made.add("room", *_room(pushed, picture))
     made.add("charged", *_charged(job, ours, picture))
@@ -123,10 +125,20 @@ def _for(now_s: float, since_s: float) -> str:
     return age(now_s - since_s) if since_s else "some time"
 
 
-def _why(job: Entry, ours: list[Entry], picture: Answers) -> list[str]:
+def _machines(own: Entry | None, picture: Answers) -> list[str]:
+    """Say how far its own machines are, and what each step took."""
+    if own is None:
+        return []
+    where = f" ({wording.folded(own['members'])})" if own["members"] else ""
+    far = f"{own['what']}{where}: {own['state']} for {_for(picture.now_s, own['since_s'])}, {own['reason']}"
+    took = [f"{name.replace('_', ' ')} {s:.1f} s" for name, s in own["steps_s"].items() if s is not None]
+    return [far, *([f"steps: {', '.join(took)}"] if took else [])]
+
+
+def _why(job: Entry, ours: list[Entry], picture: Answers, *, held_by_us: bool) -> list[str]:
     if job["state"] == "PENDING":
         said = [f"Slurm says: {job['reason']}"] if job["reason"] not in ("", "None") else []
-        return [*said, *_hold(job)]
+        return said if held_by_us else [*said, *_hold(job)]
     if job["state"] == "SUSPENDED":
         return [f"its node {n['name']} is {n['phase']}: {n['reason']}" for n in ours]
     return []

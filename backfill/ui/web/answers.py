@@ -347,6 +347,17 @@ class StoryLine(_Exact):
     text: str
 
 
+class MachinesTold(_Open):
+    """What a job has as its own machines."""
+
+    state: str
+    since_s: float
+    what: str
+    members: list[str]
+    reason: str
+    steps_s: dict[str, float | None] = Field(description="What each step took, seconds; null: not yet.")
+
+
 class ExplainAnswer(_Exact):
     """Everything known about one node, host, job or fleet: now, refused, and its story."""
 
@@ -354,6 +365,7 @@ class ExplainAnswer(_Exact):
     clock: str
     node: NodeTold | None
     job: dict[str, Any] | None
+    machines: MachinesTold | None
     host: HostTold | None
     fleet: FleetTold | None
     slurm: str | None

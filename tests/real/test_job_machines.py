@@ -1,0 +1,106 @@
+"""A job's own machines on real guests: made in its size, pinned, let go, and gone with it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.real.daemon_rig import DaemonRig, daemon_lab
+
+pytestmark = pytest.mark.real
+
+OWN: dict[str, Any] = {
+    "own_machines": {"enabled": True, "start_within_s": 600},
+    "limits": {"max_per_host": 4},
+}
+
+
+@pytest.fixture(scope="module")
+def bed() -> Iterator[DaemonRig]:
+    with daemon_lab("machines", cpus=4) as rig:
+        rig.start(**OWN)
+        yield rig
+
+
+def states(rig: DaemonRig, job: str) -> list[str]:
+    """The states through which the job's machines have gone, each once in a row."""
+    found: list[str] = []
+    for record in rig.journal("phase"):
+        own = record.body.get("machines")
+        if isinstance(own, dict) and own["job"] == job and own["state"] not in found[-1:]:
+            found.append(str(own["state"]))
+    return found
+
+
+WHOLE = ["queued", "spawning", "spawned", "allocated", "reclaimed", "gone"]
+
+
+def test_a_job_gets_a_guest_of_its_own_size_and_nobody_else_gets_in(rig: DaemonRig) -> None:
+    """Two CPUs and 320 MB; a job of far higher priority that names the very node waits for the end."""
+    job = rig.low("--comment=backfill-vm:cpus=2,mem=320", start=False)
+    rig.until(lambda: rig.nodes(), what="its machine")
+    (name,) = rig.nodes()
+    rig.until(lambda: name in rig.node_states(), what="its node in Slurm")
+    competitor = rig.ctl(
+        "sbatch",
+        "--parsable",
+        "-o",
+        "/dev/null",
+        "-p",
+        "htc",
+        "-w",
+        name,
+        "--priority=1000000",
+        "--wrap=true",
+    )
+    rig.counting(job)
+    node, host = rig.where(job)
+    assert node == name
+    shown = rig.ctl("scontrol", "-o", "show", "node", name)
+    assert re.search(r"CPUTot=2 ", shown), shown
+    assert re.search(r"RealMemory=272 ", shown), shown
+    guest = rig.virsh(host, "dominfo", name)
+    assert re.search(r"CPU\(s\): +2\b", guest), guest
+    assert re.search(rf"Max memory: +{320 * 1024} KiB", guest), guest
+    assert rig.state(competitor) == "PENDING"
+    assert "is there: a machine of 2 CPUs and 320 MB" in rig.ctl("scontrol", "show", "job", job)
+    explained = rig.backfill("explain", job)
+    assert f"a machine of 2 CPUs and 320 MB ({name}): allocated" in explained
+    rig.cancel(competitor)
+    rig.finish(job)
+    rig.until(lambda: name not in rig.nodes(), what="the end of its machine")
+    assert name not in rig.domains()[host]
+    assert "backfill-job" not in rig.ctl("scontrol", "show", "reservation")
+    assert states(rig, job) == WHOLE
+
+
+def test_a_job_over_two_nodes_gets_both_and_a_cancelled_one_keeps_none(rig: DaemonRig) -> None:
+    """The second is cancelled while its machines are being made: nothing of it is left either."""
+    anybodys = rig.nodes().keys()
+    job = rig.low("-N2", "--comment=backfill-vm:mem=288")
+    names = rig.nodes().keys()
+    theirs = set(rig.ctl("scontrol", "show", "hostnames", rig.show(job)["NodeList"]).split())
+    assert theirs == names - anybodys
+    assert len(theirs) == 2
+    other = rig.low("-N2", "--comment=backfill-vm:mem=288", start=False)
+    rig.until(lambda: rig.nodes().keys() > names, what="the machines of the second job")
+    rig.cancel(other)
+    rig.until(lambda: rig.nodes().keys() == names, what="the end of these")
+    rig.finish(job)
+    rig.until(lambda: rig.nodes().keys() == anybodys, what="the end of the first")
+    assert states(rig, job) == WHOLE
+    assert states(rig, other)[-1] == "gone"
+    assert rig.state(other) == "CANCELLED"
+
+
+def test_what_can_never_be_stays_held_and_says_why(rig: DaemonRig) -> None:
+    """Its owner cannot release it, and reads the reason."""
+    job = rig.low("--comment=backfill-vm:cpus=64", start=False)
+    rig.until(lambda: "can never be there" in rig.ctl("scontrol", "show", "job", job), what="the reason")
+    rig.user("scontrol", "release", job, check=False)
+    assert rig.show(job)["Reason"] == "JobHeldAdmin"
+    assert "can never be there" in rig.backfill("explain", job)
+    rig.cancel(job)
