@@ -184,7 +184,7 @@ class Gatekeeper:
             if len(self._acts) > _MOST_USERS:
                 self._acts.popitem(last=False)
         if number >= ACTS_PER_MIN:
-            raise GateError(f"{ACTS_PER_MIN} acts in a minute are enough; try again in a moment", "busy")
+            raise GateError(f"{ACTS_PER_MIN} acts in a minute are enough; try again in a moment", "often")
 
     # --- the audit log ---------------------------------------------------------------------------
 

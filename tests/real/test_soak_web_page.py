@@ -100,15 +100,16 @@ def test_the_picture_is_drawn_and_a_click_on_it_explains(scene: Scene) -> None:
     scene.tab.js('document.getElementById("chart0").scrollIntoView()')
     scene.tab.drawn()
     left, top, width, _ = scene.tab.js(box)
+    middle = top + 22 + 2 * 20 + 8  # the third lane: below bm1's job and its instance; its job runs all along
     tip = '(t => t.style.display === "block" ? t.textContent : "")(document.getElementById("tip"))'
     for x in range(int(left + width) - 20, int(left) + 60, -4):
-        scene.tab.mouse("mouseMoved", x, top + 22 + 5)
+        scene.tab.mouse("mouseMoved", x, middle)
         if scene.tab.js(tip):
             break
     else:
-        raise AssertionError("nothing lies on the first lane")
+        raise AssertionError("nothing lies on the lane of bm2")
     for what in ("mousePressed", "mouseReleased"):
-        scene.tab.mouse(what, x, top + 22 + 5, button="left", clickCount=1)
+        scene.tab.mouse(what, x, middle, button="left", clickCount=1)
     scene.says("Its story")
 
 

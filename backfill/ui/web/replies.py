@@ -34,7 +34,7 @@ def troubles(**texts: str) -> Documented:
 MONITORING = troubles(
     _413="The body is too large.",
     _422="The request cannot be understood.",
-    _429="Too many requests from this address.",
+    _429="Too many requests from this address, or too many acts of this user.",
     _503="The daemon does not answer, or is too busy.",
 )
 TROUBLE = MONITORING | troubles(
@@ -43,7 +43,7 @@ TROUBLE = MONITORING | troubles(
 # What of an answer is another one each time, although nothing has happened.
 _PASSING = ("now_s", "clock")
 # By what kind of error the daemon answers with.
-_STATUS = {"stranger": 401, "forbidden": 403, "unknown": 404, "unreadable": 422, "busy": 503}
+_STATUS = {"stranger": 401, "forbidden": 403, "unknown": 404, "unreadable": 422, "often": 429, "busy": 503}
 
 
 Known = Annotated[str, Header(alias="If-None-Match", max_length=1024)]
@@ -66,7 +66,7 @@ def told(answer: Answer, known: str = "") -> Response:
     return JSONResponse(answer, headers=headers)
 
 
-_MORE = {401: {"WWW-Authenticate": "Bearer"}, 503: {"Retry-After": "1"}}
+_MORE = {401: {"WWW-Authenticate": "Bearer"}, 429: {"Retry-After": "10"}, 503: {"Retry-After": "1"}}
 
 
 async def no_answer(_: Request, error: Exception) -> Response:
