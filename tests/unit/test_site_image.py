@@ -42,6 +42,16 @@ def test_lines_of_other_name_services_are_passed_over() -> None:
     assert made.passwd == OWN["passwd"] + ADA.replace("secret", "x")
 
 
+def test_users_of_packages_with_high_numbers_are_no_people() -> None:
+    """Such as the one of libvirt, whose group is the system's: a controller that has libvirt has him."""
+    packages = "libvirt-qemu:x:64055:106:Libvirt Qemu:/var/lib/libvirt:/usr/sbin/nologin\n"
+    theirs = site(passwd=ADA + packages, group="ada:x:2001:\nlibvirt-qemu:x:64055:libvirt-qemu\n")
+    made = merged(OWN, theirs)
+    assert "libvirt-qemu" not in made.passwd + made.group + made.shadow
+    far = "eve:x:200001:200001::/home/eve:/bin/bash\n"  # from a directory service
+    assert merged(OWN, site(passwd=ADA + far)).passwd.endswith(far)
+
+
 def test_the_common_group_users_opens_nothing() -> None:
     made = merged(OWN, site(passwd="ada:x:2001:100::/home/ada:/bin/bash\n", group="users:x:100:\n"))
     assert made.passwd.endswith("ada:x:2001:100::/home/ada:/bin/bash\n")

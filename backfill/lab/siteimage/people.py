@@ -12,7 +12,8 @@ from backfill.lab.spec import SLURM_USER, LabError
 
 # Below are users of the system, which every machine has by its packages.
 LEAST = 1000
-_NOBODY = (65534, 65535)
+# So are those that packages and systemd take from here: libvirt's QEMU, users of one service, nobody.
+_OF_PACKAGES = range(60000, 65536)
 _USERS_GROUP = 100  # Debian's and others' group "users", which opens nothing
 _LOCKED = "{}:*:19000:0:99999:7:::"
 
@@ -77,7 +78,7 @@ def _entries(text: str, fields: int, whose: str) -> dict[str, list[str]]:
 
 
 def _is_person(words: list[str]) -> bool:
-    return int(words[2]) >= LEAST and int(words[2]) not in _NOBODY and words[0] != SLURM_USER
+    return int(words[2]) >= LEAST and int(words[2]) not in _OF_PACKAGES and words[0] != SLURM_USER
 
 
 def _refuse_clash(words: list[str], passwd: Mapping[str, list[str]]) -> None:
