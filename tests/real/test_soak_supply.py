@@ -85,9 +85,9 @@ def test_a_pool_that_is_gone_means_no_new_pilots(pool: PoolRig) -> None:
     assert "nothing answers at 10.77.0.2:9618" in said(pool)
     rig.ctl("scancel", "-u", JOB_USER)
     rig.until(lambda: queue(pool) == [], what="the end of the pilots")
-    rig.ask("status")
-    assert queue(pool) == []
     pool.lab.start(f"condor@{POOL}")
+    rig.until(lambda: "no payload waits in the pool" in said(pool), what="the pool's word again")
+    assert queue(pool) == []
     _, payload = pool.payload(20, 0.2)
     assert pool.ended(payload)["ExitCode"] == 0
 

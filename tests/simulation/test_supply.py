@@ -122,6 +122,39 @@ def test_a_pilot_that_nobody_needs_any_more_is_withdrawn() -> None:
     assert sim.audit() == []
 
 
+def test_a_pilot_may_run_for_as_long_as_its_room_is_free() -> None:
+    """A host that is wanted soon gets a short one, and one that is wanted too soon gets none."""
+    sim = cluster()
+    for _ in range(9):
+        sim.pool.add(300.0)
+    sim.slurm.announce("bm1", planned_s=sim.now_s + 3000.0)
+    sim.slurm.announce("bm2", planned_s=sim.now_s + 400.0)
+    run = play(sim, policies(supply=SUPPLY, limits=ROOMY))
+    run.until(lambda: len(alive(sim)) == 4, 60)
+    limits = [job.time_limit_s for job in alive(sim)]
+    assert all(limit_s is not None and 2400.0 <= limit_s <= 3000.0 for limit_s in limits), limits
+
+
+def test_a_pilot_is_told_when_its_host_is_wanted_after_all() -> None:
+    """Its Machine/Job Features say so, once; a time that moves is told again."""
+    sim, run = begun(1, run_s=5000.0)
+    run.until(lambda: any(job.state is JobState.RUNNING for job in alive(sim)), 120)
+    (job,) = alive(sim)
+    run.run(10.0)
+    assert run.world.pilots.told == {}
+    host = run.world.managed[job.nodes[0]].host
+    wanted_s = sim.now_s + 1000.0
+    sim.slurm.announce(host, planned_s=wanted_s)
+    run.run(20.0)
+    assert run.world.pilots.told[job.id][1] == pytest.approx(wanted_s, abs=1.0)
+    told = list(run.journal.read(types=("PilotTold",)))
+    run.run(100.0)
+    assert list(run.journal.read(types=("PilotTold",))) == told
+    sim.slurm.announce(host, planned_s=wanted_s + 500.0)
+    run.run(20.0)
+    assert run.world.pilots.told[job.id][1] == pytest.approx(wanted_s + 500.0, abs=1.0)
+
+
 @pytest.mark.parametrize("at", range(1, 40, 3))
 def test_a_daemon_that_is_killed_sends_none_twice(at: int) -> None:
     """Killed at any of its steps and started again: no slot has two pilots, no payload is lost."""
