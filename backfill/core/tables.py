@@ -547,7 +547,7 @@ class ClaimIndex:
 
 
 # Kinds of operations of which those in flight are counted.
-_COUNTED = frozenset({"RequeueJob", "SuspendInstance"})
+_COUNTED = frozenset({"RequeueJob", "SuspendInstance", "SubmitPilot"})
 
 
 class CallIndex:

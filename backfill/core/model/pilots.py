@@ -26,9 +26,13 @@ def name_of(slot: int) -> str:
     return f"{_NAME}{slot}"
 
 
+def slot_of_name(name: str) -> int | None:
+    """Return the slot that a job of this name has; None: none."""
+    number = name.removeprefix(_NAME)
+    return int(number) if number != name and number.isdecimal() else None
+
+
 def slot_of(name: str, comment: str) -> int | None:
     """Return whose slot's pilot a job with these says to be; None: of none."""
-    number = name.removeprefix(_NAME)
-    if number == name or not number.isdecimal() or comment != mark_of(int(number)):
-        return None
-    return int(number)
+    slot = slot_of_name(name)
+    return slot if slot is not None and comment == mark_of(slot) else None

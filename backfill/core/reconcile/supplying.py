@@ -9,7 +9,7 @@ from backfill.core.model.actions import SubmitPilot, TellPilot, WithdrawPilot
 from backfill.core.model.cluster import ENDED, Job, JobState, end_s
 from backfill.core.model.lifecycle import ABSENT, ManagedNode, Phase
 from backfill.core.model.operations import Operation
-from backfill.core.model.pilots import name_of, slot_of
+from backfill.core.model.pilots import name_of, slot_of, slot_of_name
 from backfill.core.model.refusals import Code, Goal, Reason, Words, because, limit
 from backfill.core.placement import count_on, names_of, node_of, open_breaker, open_hosts, wanted_again_s
 from backfill.core.policies.supply import Offer, PilotsWanted
@@ -70,13 +70,8 @@ def _silent(builder: PlanBuilder) -> Reason | None:
 
 def _under_way(builder: PlanBuilder, there: list[Job]) -> set[int]:
     """Slots whose pilots are being sent, and that Slurm does not show yet."""
-    shown = {_slot(job) for job in there}
-    most = builder.policies.supply.most
-    return {slot for slot in range(1, most + 1) if slot not in shown and _is_asked(builder, slot)}
-
-
-def _is_asked(builder: PlanBuilder, slot: int) -> bool:
-    return builder.world.busy(name_of(slot))
+    names = builder.under_way(SubmitPilot.__name__, but="") - {job.name for job in there}
+    return {slot for name in names if (slot := slot_of_name(name)) is not None}
 
 
 # --- rooms ---------------------------------------------------------------------------------------
