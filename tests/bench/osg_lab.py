@@ -27,7 +27,6 @@ def main() -> None:
                 f"{day.name}: at work twice at once: {day.overlaps}; booked twice: {day.twice}",
                 file=sys.stderr,
             )
-        pool.clear()
         pool.cluster.settle()
 
 
