@@ -22,8 +22,8 @@ Body = dict[str, Any]
 
 JOBS, NODES = "jobs", "nodes"
 KINDS = frozenset({JOBS, NODES})
-# Questions that tell of everybody's jobs all along: there is nothing left of them without those.
-_OF_ALL_JOBS = frozenset({"events", "plan"})
+# Questions of whose answers the rest is told; any other one takes an operator, as those above.
+_PARTED = frozenset({"status", "hosts", "nodes", "instances", "fleets", "explain"})
 # Questions that tell neither of a node nor of other people's jobs.
 _HARMLESS = frozenset({"mine", "metrics", "ready", "harvest", "previewed"})
 # `job 12, 13`, and any other number that is not part of a name, an address or a fraction.
@@ -69,7 +69,7 @@ class Veil:
             return
         if NODES in self.hidden:
             self._refuse(question, "lets users see no nodes")
-        if question in _OF_ALL_JOBS:
+        if question not in _PARTED:  # events and the plan tell of everybody's jobs all along
             self._refuse(question, "lets users see their own jobs only")
         subject = str(body.get("subject", ""))
         if question == "explain" and self.job(subject) is not None and not self._own(subject):
@@ -88,7 +88,7 @@ class Veil:
             case "mine":
                 return {**answer, "jobs": [self._texts(one, "why") for one in answer["jobs"]]}
             case "fleets":
-                return {**answer, "fleets": [self._texts(one, "reason") for one in answer["fleets"]]}
+                return {**answer, "fleets": [*filter(None, map(self._fleet, answer["fleets"]))]}
             case "explain":
                 return self._explain(answer)
             case _:
@@ -100,13 +100,15 @@ class Veil:
     def _status(self, answer: Body) -> Body:
         return {
             **self._texts(answer, "sentence"),
+            "payloads": self._payloads(answer["payloads"]),
             "claims": [claim for claim in answer["claims"] if self._own(claim["job_id"])],
             "refusals": self._refusals(answer["refusals"]),
             "operations": [self._texts(one, "key", "problem") for one in answer["operations"]],
         }
 
     def _explain(self, answer: Body) -> Body:
-        job, node, host, fleet = (answer[what] for what in ("job", "node", "host", "fleet"))
+        job, node, host = (answer[what] for what in ("job", "node", "host"))
+        fleet = None if answer["fleet"] is None else self._fleet(answer["fleet"])
         own = job is not None and job["user"] == self.user
         if not own and (job is not None or (node is None and host is None and fleet is None)):
             return {
@@ -117,7 +119,7 @@ class Veil:
             **answer,
             "node": None if node is None else self._place(node),
             "host": None if host is None else self._place(host),
-            "fleet": None if fleet is None else self._texts(fleet, "reason"),
+            "fleet": fleet,
             "refusals": self._refusals(answer["refusals"]),
             "operations": [self._texts(one, "key", "problem") for one in answer["operations"]],
             "story": [self._texts(line, "text") for line in answer["story"]] if own else [],
@@ -132,6 +134,14 @@ class Veil:
         if "held" in one:
             shown["held"] = [held for held in one["held"] if self._own(held["id"])]
         return shown
+
+    def _fleet(self, one: Body) -> Body | None:
+        """An order for everybody's instances, or for the user's own job."""
+        return None if one["job"] and not self._own(one["job"]) else self._texts(one, "reason")
+
+    def _payloads(self, sums: Body) -> Body:
+        """Those of pilots are the jobs of whoever sends them."""
+        return {**sums, "pilots": [one for one in sums["pilots"] if self._own(one["pilot"])]}
 
     def _refusals(self, refusals: list[Body]) -> list[Body]:
         """Those about the user's own jobs."""

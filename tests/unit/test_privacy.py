@@ -15,8 +15,8 @@ from backfill.core.model.cluster import Job, JobState, SlurmSettings, SlurmVersi
 from backfill.core.policies.access import Role
 from backfill.drivers.slurm.settings import read_settings
 from backfill.engine import connection_limiter
-from backfill.engine.gate import Caller
-from backfill.engine.privacy import JOBS, NODES, Privacy, Veil
+from backfill.engine.gate import Caller, GateError
+from backfill.engine.privacy import JOBS, NODES, Body, Privacy, Veil
 from backfill.ports.errors import UnreachableError
 from backfill.ui.client import AskError, Client
 from tests.unit.living_daemon import LivingDaemon, living, parked
@@ -200,3 +200,31 @@ def test_texts_keep_names_addresses_and_counts() -> None:
 def test_private_data_is_read_as_scontrol_shows_it(shown: str, private: set[str]) -> None:
     config = f"SLURM_VERSION = 24.11.1\nSlurmdTimeout = 0 sec\nPrivateData             = {shown}\n"
     assert read_settings(config, "", 0).private == private
+
+
+def test_machines_and_pilots_of_others_are_left_out() -> None:
+    """A fleet that is a job's own names that job; a pilot is a job, too."""
+    jobs = {
+        "3": Job("3", 3, "htc", JobState.RUNNING, user=ADA),
+        "4": Job("4", 4, "htc", JobState.RUNNING, user=CY),
+    }
+    veil = Veil(CY, frozenset({JOBS}), jobs.get)
+    fleets = [
+        {"id": name, "job": job, "reason": ""} for name, job in (("f1", ""), ("job-3", "3"), ("job-4", "4"))
+    ]
+    assert [one["id"] for one in veil.over("fleets", {"fleets": fleets})["fleets"]] == ["f1", "job-4"]
+    nothing: Body = {"job": None, "node": None, "host": None, "refusals": [], "operations": [], "story": []}
+    told = veil.over("explain", {**nothing, "subject": "job-3", "fleet": fleets[1]})
+    assert told["kind"] == "unknown"
+    empty = {"sentence": "", "claims": [], "refusals": [], "operations": []}
+    pilots = {"days": [], "pilots": [{"pilot": "3"}, {"pilot": "4"}]}
+    assert veil.over("status", {**empty, "payloads": pilots})["payloads"]["pilots"] == [{"pilot": "4"}]
+
+
+def test_a_question_that_nobody_has_thought_of_takes_an_operator() -> None:
+    """What is new tells nothing of others until somebody has said what of it may be told."""
+    veil = Veil(CY, frozenset({JOBS}), lambda job_id: None)
+    with pytest.raises(GateError, match="'novelty' takes the role operator"):
+        veil.require("novelty", {})
+    for question in ("mine", "metrics", "ready", "harvest", "status"):
+        veil.require(question, {})
