@@ -13,6 +13,8 @@ from backfill.lab import debian
 from backfill.lab.spec import LabError
 
 GUEST_FILES = Path(__file__).parent / "guest"
+RING_SOURCE = Path(__file__).parent / "jobs" / "ring.c"
+RING = "/usr/local/bin/ring"
 _LIBRARIES = ("-lmunge", "-lm")
 # Any of them may be part of the kernel itself.
 MODULES = ("virtio_pci", "virtio_blk", "virtio_net", "virtio_console", "virtio_balloon", "ext4")
@@ -102,6 +104,14 @@ def _copy(name: str, where: Path) -> None:
     where.unlink(missing_ok=True)  # a link there would lead out of the root
     shutil.copyfile(GUEST_FILES / name, where)
     where.chmod(0o755)
+
+
+def add_ring(root: Path) -> None:
+    """The MPI program whose result is known beforehand, compiled by the root's own compiler."""
+    source = root / RING_SOURCE.name
+    shutil.copyfile(RING_SOURCE, source)
+    run("chroot", str(root), "mpicc", "-O2", "-Wall", "-Werror", "-o", RING, f"/{source.name}")
+    source.unlink()
 
 
 def add_user(root: Path, line: str) -> None:

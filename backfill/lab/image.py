@@ -1,7 +1,7 @@
 """The guest image: a minimal Debian with slurmd and munge, built once and cached by its recipe.
 
 There is one for every Slurm release, all of it from that release's Debian suite, the kernel too;
-and one for the installed release with Salt baked in, which is three times as large.
+and of the installed release one with Salt baked in, which is three times as large, and one with MPI.
 """
 
 from __future__ import annotations
@@ -40,8 +40,10 @@ PACKAGES = (
 )
 SALT_PACKAGES = ("python3",)
 CONDOR_PACKAGES = ("htcondor", "python3-minimal")
+# libpmix2: what slurmstepd loads for `srun --mpi=pmix`. The compiler stays, for programs of a user's own.
+MPI_PACKAGES = ("openmpi-bin", "libopenmpi-dev", "libpmix2", "hpcc", "gcc", "libc6-dev")
 DISK_MB = 1024
-CONDOR_DISK_MB = 2048
+LARGER_DISK_MB = 2048
 # norandmaps: QEMU's emulation finds translated code again by its address, so that a program whose
 # libraries lie elsewhere each time is translated anew each time (a shell: 85 ms instead of 11).
 # lsm= to init_on_alloc=0: nothing in a guest asks for these, and they are in the way of every call.
@@ -83,7 +85,7 @@ class GuestImage:
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """The recipe of an image: its Slurm release, with Salt, with HTCondor, or with neither.
+    """The recipe of an image: its Slurm release, with Salt, with HTCondor, with MPI, or with none of them.
 
     LabError for one that cannot be.
     """
@@ -91,6 +93,7 @@ class Recipe:
     release: str = INSTALLED
     salt: bool = False
     condor: bool = False
+    mpi: bool = False
 
     def __post_init__(self) -> None:
         if self.release not in RELEASES:
@@ -106,6 +109,10 @@ class Recipe:
                 f"HTCondor is in the guest image of Slurm {CONDOR_SLURM} only: "
                 "take that release, or do without HTCondor"
             )
+        if self.mpi and self.release != INSTALLED:
+            raise LabError(
+                f"MPI is in the guest image of Slurm {INSTALLED} only: take that release, or do without MPI"
+            )
 
     @property
     def suite(self) -> str:
@@ -116,12 +123,13 @@ class Recipe:
     def packages(self) -> tuple[str, ...]:
         """Return the installed packages, without their dependencies."""
         condor = CONDOR_PACKAGES if self.condor else ()
-        return (*PACKAGES, *(SALT_PACKAGES if self.salt else ()), *condor)
+        mpi = MPI_PACKAGES if self.mpi else ()
+        return (*PACKAGES, *(SALT_PACKAGES if self.salt else ()), *condor, *mpi)
 
     @property
     def disk_mb(self) -> int:
         """Return the size of its disk, of which a file takes only what is used."""
-        return CONDOR_DISK_MB if self.condor else DISK_MB
+        return LARGER_DISK_MB if self.condor or self.mpi else DISK_MB
 
     @property
     def cmdline(self) -> str:
@@ -134,6 +142,8 @@ class Recipe:
         digest = hashlib.sha256(repr((self.suite, self.packages, self.disk_mb, self.cmdline)).encode())
         if self.salt:
             digest.update(saltimage.ingredients().encode())
+        if self.mpi:
+            digest.update(guestroot.RING_SOURCE.read_bytes())
         for code in (_build_in, pack, guestroot):
             digest.update(inspect.getsource(code).encode())
         for path in (*sorted(guestroot.GUEST_FILES.iterdir()), HOOK_SOURCE):
@@ -216,6 +226,9 @@ def _build_in(work: Path, target: Path, progress: Progress, recipe: Recipe) -> G
     if recipe.salt:
         step("baking Salt")
         saltimage.bake(root)
+    if recipe.mpi:
+        step("compiling an MPI program")
+        guestroot.add_ring(root)
     if recipe.condor:
         # A daemon asks who it runs as; Slurm's jobs need no such entry.
         guestroot.add_user(root, JOB_USER_LINE)

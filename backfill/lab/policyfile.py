@@ -14,6 +14,8 @@ from backfill.lab.image import GuestImage
 from backfill.lab.saltenv import salt_python
 from backfill.lab.spec import CONDOR_PORT, CONTROLLER_ADDRESS, HOOK_PORT, POOL, SLURMCTLD_PORT, host_address
 
+# A rank of MPI takes 60 MB before it has computed anything, and slurmstepd's libraries as much again.
+MPI_MB = 400
 # Slurm's part of a guest, a pilot's four daemons and a starter with its payload.
 PILOT_MB = 512
 LADDER = (
@@ -77,6 +79,9 @@ def policy(lab: Lab, image: GuestImage, **changes: Any) -> dict[str, Any]:
         body["salt"] = {"python": salt_python(), "config": str(lab.dir / "etc/salt/master")}
         body["instances"]["flavour"]["memory_mb"] = 384
         body["libvirt"]["hardware"]["translation_cache_mb"] = 512
+    if lab.spec.mpi:
+        body["instances"]["flavour"]["memory_mb"] = MPI_MB
+        body["demand"] = {"max_nodes": 8}
     if lab.spec.condor:
         body["instances"]["flavour"]["memory_mb"] = PILOT_MB
         collector = f"{host_address(POOL)}:{CONDOR_PORT}"

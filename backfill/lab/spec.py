@@ -57,7 +57,7 @@ class LabSpec:
     `slurm_version` steers the differences of slurm.conf between releases and `roots` maps a
     machine's name to the root directory whose Slurm it runs ("/" otherwise).
     `condor` adds the machine of an HTCondor pool, whose pilots can be jobs here, and `ce` one that
-    submits such pilots as a compute element does.
+    submits such pilots as a compute element does. `mpi`: its guests can run MPI programs.
     `time`, `files` and `salt` add a time server, a file server and a Salt master to the controller.
     `site` makes whole machines, with systemd, accounting and control groups (`backfill.lab.site`); their
     hosts have their own copies of slurm.conf, or with `configless` none.
@@ -85,6 +85,7 @@ class LabSpec:
     salt: bool = False
     condor: bool = False
     ce: bool = False
+    mpi: bool = False
     site: bool = False
     configless: bool = False
     auth: Auth = "munge"

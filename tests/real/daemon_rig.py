@@ -66,7 +66,7 @@ def rig_in_lab(
 ) -> Iterator[_Rig]:
     """The same with a rig of this kind, and guests of this image where one is given."""
     made = LabSpec(name=lab_name(name), **{"hooks": "slurmctld", **PATIENT, **spec})
-    guest = guest or image.build(recipe=image.Recipe(made.slurm_version, made.salt, made.condor))
+    guest = guest or image.build(recipe=image.Recipe(made.slurm_version, made.salt, made.condor, made.mpi))
     lab = Lab.up(made if made.roots else roots.equip(made), tied=True)
     try:
         rig = kind(lab, guest)

@@ -22,7 +22,7 @@ _VERBS = {
 }
 _LAB, _SITE = "lab", "site"
 # Options of one profile, by their names in the arguments.
-_OF_LAB, _OF_SITE = ("slurm", "salt", "condor"), ("release", "users", "etc", "package", "output")
+_OF_LAB, _OF_SITE = ("slurm", "salt", "condor", "mpi"), ("release", "users", "etc", "package", "output")
 
 
 def add_image_arguments(parser: argparse.ArgumentParser) -> None:
@@ -36,6 +36,7 @@ def add_image_arguments(parser: argparse.ArgumentParser) -> None:
         )
         verb.add_argument("--salt", action="store_true", help="a lab's: with Salt baked in")
         verb.add_argument("--condor", action="store_true", help="a lab's: with HTCondor for pilots")
+        verb.add_argument("--mpi", action="store_true", help="a lab's: with Open MPI and hpcc")
     made["check"].add_argument(
         "disk", metavar="DISK", type=Path, help="its disk, or the folder with a disk.raw; neither is changed"
     )
@@ -100,16 +101,17 @@ def _refuse_strangers(args: argparse.Namespace) -> None:
 
 
 def _build(args: argparse.Namespace) -> int:
-    if args.profile == _SITE:
-        built = _build_site(args)
-    else:
-        built = image.build(_tell, image.Recipe(args.slurm or roots.INSTALLED, args.salt, args.condor))
+    built = _build_site(args) if args.profile == _SITE else image.build(_tell, _recipe(args))
     folder = Path(built.disk).parent
     if args.json:
         print(json.dumps({**asdict(built), "recipe": folder.name}))
     else:
         print(f"{folder}: kernel, initrd, disk, checksums, packages.lock")
     return OK
+
+
+def _recipe(args: argparse.Namespace) -> image.Recipe:
+    return image.Recipe(args.slurm or roots.INSTALLED, args.salt, args.condor, args.mpi)
 
 
 def _build_site(args: argparse.Namespace) -> image.GuestImage:
@@ -156,12 +158,13 @@ def _check(args: argparse.Namespace) -> int:
 
 
 def _folder_of_the_labs(args: argparse.Namespace) -> Path:
-    found = image.find(image.Recipe(args.slurm or roots.INSTALLED, args.salt, args.condor))
+    found = image.find(_recipe(args))
     if found is None:
         which = [
             *(["--slurm", args.slurm] if args.slurm else []),
             *(["--salt"] if args.salt else []),
             *(["--condor"] if args.condor else []),
+            *(["--mpi"] if args.mpi else []),
         ]
         raise LabError(
             "there is no image of the present recipe; build it with: "

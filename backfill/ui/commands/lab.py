@@ -70,6 +70,7 @@ def _add_shape(up: argparse.ArgumentParser) -> None:
         action="store_true",
         help="an HTCondor pool beside the cluster, and guests that can be pilots",
     )
+    up.add_argument("--mpi", action="store_true", help="guests with Open MPI, for jobs on up to 8 nodes")
     up.add_argument(
         "--ce", action="store_true", help="pool, file server, and a compute element that submits by blahp"
     )
@@ -104,7 +105,7 @@ def run_lab(args: argparse.Namespace) -> int:
 def _up(args: argparse.Namespace) -> int:
     condor = args.condor or args.ce
     release = args.slurm or (CONDOR_SLURM if condor else roots.INSTALLED)
-    recipe = None if args.no_image or args.site else image.Recipe(release, args.salt, condor)
+    recipe = None if args.no_image or args.site else image.Recipe(release, args.salt, condor, args.mpi)
     spec = LabSpec(
         name=args.name,
         hosts=args.hosts,
@@ -115,6 +116,7 @@ def _up(args: argparse.Namespace) -> int:
         slurm_version=release,
         condor=condor,
         ce=args.ce,
+        mpi=args.mpi,
         time=args.time,
         files=args.files or args.ce,
         salt=args.salt,
