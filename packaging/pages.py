@@ -25,7 +25,7 @@ BESIDE = ("docs", "config", "LICENSE")
 CHAPTERS = {
     "Install and run": "install operations guest-image slurm policy images site-examples salt openstack "
     "htcondor packages",
-    "Every day": "cli metrics web troubleshooting workloads upgrading checkpoints devices job-machines "
+    "Every day": "cli metrics web troubleshooting workloads mpi upgrading checkpoints devices job-machines "
     "readiness replay",
     "How it works": "concepts glossary papers performance",
     "Take part": "lab soak conformance writing-a-policy writing-a-driver",

@@ -19,6 +19,7 @@ from backfill.core.model.lifecycle import (
     check_transition,
     in_place,
     inherit,
+    kept_here,
     kicked,
     probed,
     reported,
@@ -334,7 +335,7 @@ class World(Picture):
         self._renew(change.name, change.generation, lambda node: reported(node, change.at_s, change.report))
 
     def _checkpoint_kept(self, change: ch.CheckpointKept) -> None:
-        self._renew(change.name, change.generation, lambda node: replace(node, order=None))
+        self._renew(change.name, change.generation, kept_here)
 
     def _checkpoint_put_back(self, change: ch.CheckpointPutBack) -> None:
         self._renew(change.name, change.generation, in_place)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from backfill.core.model.cluster import JobState
+from backfill.core.model.cluster import Job, JobState
 from backfill.core.model.lifecycle import CheckpointOrder, ManagedNode, Phase
 from backfill.core.world import World
 
@@ -31,11 +31,25 @@ def checkpoint_order(world: World, job_id: str) -> tuple[str, list[ManagedNode]]
                 else f"checkpoint {node.order.id} of it is under way"
             )
             raise CommandError(f"{name} cannot be stopped now: {why}; try again later")
+        _check_member(world, job, node)
         nodes.append(node)
     identity = f"{job_id}-{int(world.now_s)}"
     names = tuple(n.name for n in nodes)
     order = CheckpointOrder(identity, names)
     return identity, [replace(n, order=order, ordered_s=world.now_s) for n in nodes]
+
+
+def _check_member(world: World, job: Job, node: ManagedNode) -> None:
+    """Raise CommandError where one node of the job can be no part of a checkpoint of it."""
+    host = world.hosts.get(node.host)
+    if host is not None and not host.keeps:
+        raise CommandError(f"{node.host} keeps no checkpoints, and {node.name} of job {job.id} is there")
+    others = [other.id for other in world.jobs_on(node.name) if other.active and other.id != job.id]
+    if others and len(job.nodes) > 1:
+        raise CommandError(
+            f"job {', '.join(others)} runs on {node.name}, too: what is put back would take it along; "
+            f"job {job.id} on {len(job.nodes)} nodes is kept when it is alone there"
+        )
 
 
 def put_back_order(

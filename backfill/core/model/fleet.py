@@ -100,6 +100,7 @@ class Host:
     functions: int = 0  # virtual functions of its cards, held or not
     # Why no instance is to be made on it: its clock or its files are not as instances need them.
     unproven: str = ""
+    keeps: bool = True  # whether checkpoints of what is on it can be kept
 
     def has_parent(self, image: str, flavour: Flavour) -> bool:
         """Whether an instant clone could be made here without making a parent first."""

@@ -254,6 +254,18 @@ class CheckpointOrder:
     members: tuple[str, ...]  # all nodes of the order
     restoring: bool = False  # it is to be put back, not made
     put_back: bool = False  # that has been done here
+    kept: bool = False  # it has been kept here
+    failed: str = ""  # why a part of the job has the old state and can never have the new one
+
+
+@dataclass(frozen=True, slots=True)
+class SavedRun:
+    """The last whole checkpoint of the job on a node, and the run of the job that it holds."""
+
+    id: str
+    job: str
+    restarts: int
+    members: tuple[str, ...]  # all nodes of the job
 
 
 @dataclass(frozen=True, slots=True)
@@ -300,6 +312,8 @@ class ManagedNode:
     flavour: Flavour | None = None  # its own shape; None: that of the policy file
     job: str = ""  # whose own machine it is, and nobody else's; empty: everybody's
     stood: tuple[Stood, ...] = ()  # of its jobs that do not wait for ever
+    saved: SavedRun | None = None
+    left: str = ""  # a host that is off for good, from which its job went on elsewhere
 
     @property
     def stopping(self) -> NodeStop:
@@ -394,6 +408,11 @@ def kicked(node: ManagedNode, at_s: float) -> ManagedNode:
 def unconfirmed(node: ManagedNode, reason: str) -> ManagedNode:
     """The record after Slurm or its hypervisor did not bear out why its work was to end."""
     return replace(node, unconfirmed=reason)
+
+
+def kept_here(node: ManagedNode) -> ManagedNode:
+    """The record after the checkpoint that was ordered was kept here."""
+    return node if node.order is None else replace(node, order=replace(node.order, kept=True))
 
 
 def in_place(node: ManagedNode) -> ManagedNode:

@@ -20,6 +20,7 @@ from backfill.core.model.lifecycle import (
     ManagedNode,
     in_place,
     inherit,
+    kept_here,
     unconfirmed,
     with_report,
     woken,
@@ -386,7 +387,7 @@ def _note(
         case changes.Woken():
             node = woken(known.node, change.at_s)
         case changes.CheckpointKept():
-            node = dataclasses.replace(known.node, order=None)
+            node = kept_here(known.node)
         case changes.Unconfirmed():
             node = unconfirmed(known.node, change.reason)
         case _:

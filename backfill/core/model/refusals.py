@@ -181,6 +181,7 @@ class Code(Enum):
     FELLOWS_STAND = "fellows_stand"
     SEVERAL_JOBS = "several_jobs"
     NODES_NOT_READY = "nodes_not_ready"
+    KEEPS_NONE = "keeps_none"
     NO_REQUEUE = "no_requeue"
     NO_REQUEUE_AWAITED = "no_requeue_awaited"
     NO_REQUEUE_UNLOST = "no_requeue_unlost"

@@ -272,6 +272,7 @@ _CODES: dict[Code, str | Callable[[Mapping[str, Any]], str]] = {
     Code.FELLOWS_STAND: "{nodes} of the same job still stands still",
     Code.SEVERAL_JOBS: "{count} jobs run on it: one alone is saved",
     Code.NODES_NOT_READY: "not all of its nodes are ready nodes of ours",
+    Code.KEEPS_NONE: "{host} keeps no checkpoints",
     Code.LEFT_TO_END: (
         "it was there before that could be seen, and is left to its end, or to scontrol requeue"
     ),

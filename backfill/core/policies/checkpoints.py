@@ -19,7 +19,14 @@ class Checkpoints:
         None, "Room that all of them together may take, MB; null: as much as the disk has."
     )
     window_s: float = key(
-        10.0, "A job on several nodes: they must all stand still within so many seconds of the order."
+        10.0,
+        "A job on several nodes: they must all stand still within so many seconds of the order, unless "
+        "its workload says otherwise.",
+    )
+    go_on: bool = key(
+        True,
+        "What was on a host that people say is off (`backfill evict HOST --off`) goes on elsewhere from its "
+        "last whole checkpoint, as long as Slurm holds that run of the job; false: it starts anew.",
     )
 
     def expired(

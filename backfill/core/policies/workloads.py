@@ -54,7 +54,8 @@ class AtEnd(Option):
 class Terms:
     """What holds for the jobs of a workload: of a ready-made one, or of an entry with its own.
 
-    `stand_still_s` is counted in all; None: without end. `rungs`: empty for those of the file.
+    `stand_still_s` is counted in all; None: without end. `rungs`: empty for those of the file. `skew_s`:
+    how far apart its nodes may stop for a checkpoint; None: `checkpoints.window_s`.
     """
 
     stand_still_s: float | None = None
@@ -62,6 +63,7 @@ class Terms:
     drain_s: float = 0.0
     at_end: AtEnd = AtEnd.REQUEUE
     rungs: tuple[RungRule, ...] = ()
+    skew_s: float | None = None
 
     @property
     def warns(self) -> bool:
@@ -80,13 +82,13 @@ def _rungs(pause_s: float, *, throttle: bool = True) -> tuple[RungRule, ...]:
 
 
 # Pools: measured with HTCondor 23.9 (docs/workloads.md). MPI: a peer's kernel gives a connection up
-# after 924 s at the least (tcp(7), tcp_retries2 = 15).
+# after 924 s at the least (tcp(7), tcp_retries2 = 15); ranks that stopped 60 s apart went on (docs/mpi.md).
 READY_MADE: dict[ReadyMade, Terms] = {
     ReadyMade.DEFAULT: Terms(),
     ReadyMade.CONDOR: Terms(300.0, WarnBy.SIGNAL, 10.0, AtEnd.REQUEUE, _rungs(280.0)),
     ReadyMade.OSPOOL: Terms(60.0, WarnBy.SIGNAL, 10.0, AtEnd.REQUEUE, _rungs(50.0)),
     ReadyMade.GLIDEIN: Terms(60.0, WarnBy.SIGNAL, 20.0, AtEnd.REQUEUE, _rungs(50.0)),
-    ReadyMade.MPI: Terms(600.0, rungs=_rungs(580.0, throttle=False)),
+    ReadyMade.MPI: Terms(600.0, rungs=_rungs(580.0, throttle=False), skew_s=60.0),
 }
 
 
@@ -121,6 +123,9 @@ class Workload:
     )
     at_end: AtEnd | None = key(None, "What becomes of it in Slurm when its patience is over.")
     ladder: tuple[RungRule, ...] = key((), "A ladder of its own.")
+    skew_s: float | None = key(
+        None, "For a checkpoint its nodes must all stand still within so many seconds of the order."
+    )
 
     def has(self, job: Job) -> bool:
         """Return True if the job is one of these."""
@@ -164,6 +169,7 @@ def _terms(one: Workload) -> Terms:
         ready.drain_s if one.drain_s is None else one.drain_s,
         one.at_end or ready.at_end,
         one.ladder or ready.rungs,
+        ready.skew_s if one.skew_s is None else one.skew_s,
     )
 
 

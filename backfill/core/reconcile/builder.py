@@ -249,7 +249,7 @@ class PlanBuilder:
     def elsewhere(self, node: ManagedNode) -> Instance | None:
         """The node's instance on a host where we did not look for it, as after a migration."""
         for place in self.world.places_of(node.name):
-            if place.host != node.host and place.tag.generation == node.generation:
+            if place.host not in (node.host, node.left) and place.tag.generation == node.generation:
                 return place
         return None
 

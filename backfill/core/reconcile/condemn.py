@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from backfill.core.model.actions import CancelJob, RequeueJob
+from backfill.core.model.actions import CancelJob, DeleteInstance, RequeueJob
 from backfill.core.model.cluster import Job, NodeBase
 from backfill.core.model.fence import Verdict
 from backfill.core.model.fleet import Instance, InstanceState
@@ -239,6 +239,24 @@ def lost(builder: PlanBuilder, node: ManagedNode, instance: Instance | None) -> 
             return True
     condemn(builder, node, _how_lost(instance), sentence(problem), fail=True)
     return True
+
+
+def lost_with(builder: PlanBuilder, host: str) -> bool:
+    """Whether nothing is on the host any more: it is silent, and people say that it is off."""
+    known = builder.world.hosts.get(host)
+    return host in builder.world.off and known is not None and not known.reachable
+
+
+def forget_lost(builder: PlanBuilder, node: ManagedNode) -> bool:
+    """Forget what the node has on hosts that are off for good; whether that goes on."""
+    world = builder.world
+    for host in node.hosts:
+        seen_s = world.seen_s("instance", f"{host}/{node.name}")
+        if lost_with(builder, host) and seen_s < node.since_s:
+            reason = f"{host} is off for good: {world.off[host]}"
+            builder.do(DeleteInstance(node.name, node.generation, reason, host, off=True))
+            return True
+    return False
 
 
 def _how_lost(instance: Instance | None) -> Cause:

@@ -11,7 +11,7 @@ from backfill.core.model.actions import CancelMove, MigrateInstance, PauseInstan
 from backfill.core.model.cluster import Job, JobState, Node
 from backfill.core.model.fence import judge
 from backfill.core.model.fleet import Instance, InstanceState
-from backfill.core.model.lifecycle import Cause, JobCheck, ManagedNode, Phase, Rung, unwoken
+from backfill.core.model.lifecycle import Cause, JobCheck, ManagedNode, NodeStop, Phase, Rung, unwoken
 from backfill.core.model.operations import Operation
 from backfill.core.model.refusals import Code, Goal, Reason, Words, because
 from backfill.core.model.sentences import sentence
@@ -19,6 +19,7 @@ from backfill.core.placement import closed, find_host, need_of
 from backfill.core.policies.workloads import WarnBy, Workload
 from backfill.core.queue import Topic
 from backfill.core.reconcile.builder import PlanBuilder, Progress, ladder_of, suspend, tell
+from backfill.core.reconcile.checkpoints import lost_order, order_back, place_elsewhere
 from backfill.core.reconcile.condemn import clear, condemn, forgotten, lost, over, permit, stale, work_on
 from backfill.core.reconcile.devices import unplug_first
 from backfill.core.reconcile.held_jobs import PAUSED, drained, holding, suspend_jobs, tell_stopped
@@ -57,6 +58,24 @@ def step_evicting(builder: PlanBuilder, node: ManagedNode) -> None:
             stop(builder, node)
         return
     _stands_still(builder, node, instance)
+
+
+def step_lost(builder: PlanBuilder, node: ManagedNode) -> None:
+    """Its host is off for good: its job goes on from its last checkpoint on others, or starts anew."""
+    why = f"its host {node.host} is off for good"
+    if node.order is None or not node.order.restoring:
+        if order_back(builder, node) is Progress.FINAL:
+            condemn(builder, node, Cause.HOST_OFF, why)
+        return
+    given_up = lost_order(builder, node)
+    if given_up:
+        condemn(builder, node, Cause.HOST_OFF, f"{why}; {given_up}")
+    elif node.phase is Phase.PARKED:
+        place_elsewhere(builder, node)
+    elif node.phase is not Phase.EVICTING:
+        builder.become(node, Phase.EVICTING, why, stop=NodeStop(float(builder.now_s)))
+    elif not builder.blind:
+        _tell_slurm(builder, node)
 
 
 def _stands_still(builder: PlanBuilder, node: ManagedNode, instance: Instance) -> None:

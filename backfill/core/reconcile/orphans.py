@@ -48,8 +48,14 @@ def step_orphans(builder: PlanBuilder, name: str) -> None:
         removed = instance.tag.generation <= builder.world.removed.get(name, 0)
         if node is None and not removed:
             adopt(builder, instance)
-        elif node is None or instance.tag.generation < node.generation + (node.phase in OVER):
+        elif node is None or _is_old(node, instance):
             _destroy_old(builder, instance)
+
+
+def _is_old(node: ManagedNode, instance: Instance) -> bool:
+    """Return True if it is of an earlier life, or on a host that was off for good when its job went on."""
+    left_behind = instance.host == node.left and node.left not in node.hosts
+    return instance.tag.generation < node.generation + (left_behind or node.phase in OVER)
 
 
 def _stop_orphan(builder: PlanBuilder, node: ManagedNode | None, instance: Instance) -> None:

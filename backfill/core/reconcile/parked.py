@@ -5,17 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from backfill.core.model.actions import (
-    DrainNode,
-    KeepCheckpoint,
-    MigrateInstance,
-    PutBackCheckpoint,
-    RequeueJob,
-)
+from backfill.core.model.actions import DrainNode, MigrateInstance, RequeueJob
 from backfill.core.model.cluster import OUR_REASON, Job, JobState, Node
 from backfill.core.model.fence import Verdict, judge, unsure
-from backfill.core.model.fleet import Checkpoint, Instance, InstanceState
-from backfill.core.model.lifecycle import Cause, CheckpointOrder, HeldJob, ManagedNode, Phase, Rung, unwoken
+from backfill.core.model.fleet import Instance, InstanceState
+from backfill.core.model.lifecycle import Cause, HeldJob, ManagedNode, Phase, Rung, unwoken
 from backfill.core.model.refusals import Code, Goal, Reason, Words, because, call_failed, no_host
 from backfill.core.model.sentences import sentence
 from backfill.core.placement import (
@@ -33,7 +27,8 @@ from backfill.core.policies.ladder import RungRule
 from backfill.core.policies.unsuspendable import Way
 from backfill.core.queue import Topic
 from backfill.core.reconcile.builder import PlanBuilder, Progress, kept_in_memory, ladder_of, suspend, tell
-from backfill.core.reconcile.condemn import condemn, end_overdue, kept_apart, lost, over, permit, stale
+from backfill.core.reconcile.checkpoints import awaits_state, step_ordered
+from backfill.core.reconcile.condemn import end_overdue, kept_apart, lost, over, permit, stale
 from backfill.core.reconcile.held_jobs import (
     await_patience,
     being_requeued,
@@ -51,9 +46,27 @@ def step_parked(builder: PlanBuilder, node: ManagedNode) -> None:
     if builder.unread:
         return
     instance = builder.instance(node)
-    if instance is None or not builder.stopped(instance):
+    if instance is None and awaits_state(node):
+        _await_state(builder, node)
+    elif instance is None or not builder.stopped(instance):
         _not_stopped(builder, node, instance)
+    else:
+        _stands_still(builder, node, instance)
+
+
+def _await_state(builder: PlanBuilder, node: ManagedNode) -> None:
+    """A checkpoint is to be put back on another host than before, as long as Slurm holds its job."""
+    verdict = judge(node.name, node.held, builder.world.jobs, builder.now_s)
+    await_patience(builder, verdict.keep)
+    if stale(builder, node, verdict):
         return
+    if not verdict.keep:
+        over(builder, node)
+    elif not end_overdue(builder, node, verdict):
+        step_ordered(builder, node, None)
+
+
+def _stands_still(builder: PlanBuilder, node: ManagedNode, instance: Instance) -> None:
     verdict = judge(node.name, node.held, builder.world.jobs, builder.now_s)
     await_patience(builder, verdict.keep)
     if stale(builder, node, verdict):
@@ -91,7 +104,7 @@ def _keep(builder: PlanBuilder, node: ManagedNode, instance: Instance, kept: tup
         builder.refuse(node.name, Goal.RETURN_TO, doubt, node.host)
         _put_right(builder, node, kept)
     elif node.order is not None:
-        step_ordered(builder, node, node.order, instance)
+        step_ordered(builder, node, instance)
     elif not _go_back(builder, node) and not _put_right(builder, node, kept):
         _wait_aside(builder, node, instance, way(builder, kept))
 
@@ -402,7 +415,9 @@ def _arrived(builder: PlanBuilder, node: ManagedNode, instance: Instance) -> Non
             stop = replace(next_rung(builder, node), target=None)
         builder.become(node, phase, f"{host} was taken meanwhile", host=host, stop=stop)
         return
-    builder.become(node, Phase.RETURNING, f"moved to {host}", host=host, stop=stop, proof=unwoken(node))
+    left = "" if host == node.left else node.left
+    proof = unwoken(node)
+    builder.become(node, Phase.RETURNING, f"moved to {host}", host=host, stop=stop, proof=proof, left=left)
 
 
 def _back_phase(builder: PlanBuilder, node: ManagedNode) -> Phase:
@@ -418,167 +433,3 @@ def _aside(builder: PlanBuilder, node: ManagedNode, instance: Instance | None) -
 def _key(builder: PlanBuilder, action: MigrateInstance) -> str:
     operation = builder.operation(action)
     return operation.key if operation is not None else ""
-
-
-# Once a fellow has been replaced it is tried so often before the job is given up here.
-_TRIES = 5
-
-
-def step_ordered(builder: PlanBuilder, node: ManagedNode, order: CheckpointOrder, instance: Instance) -> None:
-    """Drive one stopped node a step further for which a checkpoint was ordered, or ordered back."""
-    if order.restoring:
-        put_back(builder, node, order, instance)
-    else:
-        keep_checkpoint(builder, node, order, instance)
-
-
-def put_back(builder: PlanBuilder, node: ManagedNode, order: CheckpointOrder, instance: Instance) -> None:
-    """Drive one stopped node whose job is to go on from a checkpoint.
-
-    No instance is replaced before all of the order are at rest, and none goes on before all are
-    replaced: old and new states of one job never meet.
-    """
-    members = [builder.world.managed.get(name) for name in order.members]
-    fellows = [m for m in members if m is not None and m.order is not None and m.order.id == order.id]
-    if len(fellows) < len(order.members):
-        _without_all(builder, node, order, fellows)
-        return
-    if all(_in_place(m) for m in fellows):
-        builder.note(node, f"checkpoint {order.id} is in place", order=None)
-        return
-    if instance.state is InstanceState.PAUSED:
-        _to_rest(builder, node, order)
-    elif builder.busy_with(node):
-        return  # it is seen on disk before the call that wrote it is back, which keeps it until then
-    elif not order.put_back and all(_at_rest(builder, m) for m in fellows):
-        _replace(builder, node, order, fellows)
-
-
-def _in_place(node: ManagedNode) -> bool:
-    return node.order is not None and node.order.put_back
-
-
-def _without_all(
-    builder: PlanBuilder, node: ManagedNode, order: CheckpointOrder, fellows: list[ManagedNode]
-) -> None:
-    """A fellow has left the order: because all are in place, or because it came to nothing."""
-    if builder.busy_with(node):
-        return  # what becomes of it now decides
-    if order.put_back and all(_in_place(m) for m in fellows):
-        builder.note(node, f"checkpoint {order.id} is in place", order=None)
-    else:
-        _give_up(builder, node, order, "another instance of the job has left the order")
-
-
-def _at_rest(builder: PlanBuilder, node: ManagedNode) -> bool:
-    instance = builder.instance(node)
-    saved = instance is not None and instance.state is InstanceState.SUSPENDED
-    return saved and node.phase is Phase.PARKED
-
-
-def _to_rest(builder: PlanBuilder, node: ManagedNode, order: CheckpointOrder) -> None:
-    reason = f"checkpoint {order.id} takes its place"
-    if suspend(builder, node, reason) is Progress.FINAL:
-        _give_up(builder, node, order, "its memory could not be written")
-
-
-def _replace(
-    builder: PlanBuilder, node: ManagedNode, order: CheckpointOrder, fellows: list[ManagedNode]
-) -> None:
-    reason = f"checkpoint {order.id} was ordered back"
-    action = PutBackCheckpoint(node.name, node.generation, reason, node.host, order.id)
-    operation = builder.operation(action)
-    if operation is not None and operation.problem and not operation.running:
-        others = [m for m in fellows if m.name != node.name]
-        untouched = not any(_in_place(m) or builder.busy_with(m) for m in others)
-        if untouched or operation.final or operation.attempts >= _TRIES:
-            _give_up(builder, node, order, operation.problem)
-            return
-    builder.do(action)
-
-
-def _give_up(builder: PlanBuilder, node: ManagedNode, order: CheckpointOrder, why: str) -> None:
-    """An instance that has the old state goes on with it; one that was replaced never does."""
-    if order.put_back:
-        condemn(builder, node, Cause.HALF, f"half a checkpoint is none: {why}", fail=True)
-    else:
-        builder.note(node, f"checkpoint {order.id} is not put back: {why}", order=None)
-
-
-# --- the order of a checkpoint --------------------------------------------------------------------
-
-_STILL = (InstanceState.PAUSED, InstanceState.SUSPENDED)
-
-
-def keep_checkpoint(
-    builder: PlanBuilder, node: ManagedNode, order: CheckpointOrder, instance: Instance
-) -> None:
-    """The order of a checkpoint: all members stand still, then memory to disk, then keep it."""
-    members = _members(builder, order)
-    ordered_s = node.since_s if node.ordered_s is None else node.ordered_s
-    drained = [s for m in members if (s := m.stopping.drained_s) is not None]
-    late_s = max(drained, default=ordered_s) - ordered_s
-    window_s = builder.policies.checkpoints.window_s
-    stopped = all(_stopped(builder, m) for m in members)
-    if late_s > window_s or (not stopped and builder.now_s >= ordered_s + window_s):
-        _no_checkpoint(builder, node, order, f"its nodes did not all stop within {window_s:g} s")
-        return
-    if not stopped:
-        builder.wake_at(ordered_s + window_s)
-        return
-    if instance.state is InstanceState.PAUSED:
-        if suspend(builder, node, f"for checkpoint {order.id}") is Progress.FINAL:
-            kept = kept_in_memory(instance)
-            why = sentence(kept) if kept else "its memory could not be written"
-            _no_checkpoint(builder, node, order, why)
-        return
-    if builder.busy_with(node):
-        return  # it is seen on disk before the call that wrote it is back, which keeps it until then
-    action = KeepCheckpoint(
-        node.name,
-        node.generation,
-        f"checkpoint {order.id} was ordered",
-        node.host,
-        _wanted(builder, node, order, members),
-        builder.policies.checkpoints.quota_mb,
-    )
-    operation = builder.operation(action)
-    if operation is not None and operation.problem and not operation.running:
-        _no_checkpoint(builder, node, order, operation.problem)
-        return
-    builder.do(action)
-
-
-def _members(builder: PlanBuilder, order: CheckpointOrder) -> list[ManagedNode]:
-    """All nodes of the order that have not got theirs yet."""
-    managed = builder.world.managed.values()
-    return [m for m in managed if m.order is not None and m.order.id == order.id]
-
-
-def _stopped(builder: PlanBuilder, node: ManagedNode) -> bool:
-    instance = builder.instance(node)
-    still = instance is not None and instance.state in _STILL
-    return still and node.phase is Phase.PARKED
-
-
-def _wanted(
-    builder: PlanBuilder, node: ManagedNode, order: CheckpointOrder, members: list[ManagedNode]
-) -> Checkpoint:
-    held, policies = judge(node.name, node.held, builder.world.jobs).keep[0], builder.policies
-    names = sorted({*order.members, *(m.name for m in members)})
-    return Checkpoint(
-        id=order.id,
-        name=node.name,
-        job=held.id,
-        restarts=held.restarts,
-        generation=node.generation,
-        host=node.host,
-        members=tuple(names),
-        created_s=float(builder.now_s),
-        expires_s=builder.now_s + policies.saving.kept_s(order.id, policies.checkpoints.keep_s),
-    )
-
-
-def _no_checkpoint(builder: PlanBuilder, node: ManagedNode, order: CheckpointOrder, why: str) -> None:
-    """It is given up and the instance goes back to work; the story tells why."""
-    builder.note(node, f"no checkpoint {order.id}: {why}", order=None)

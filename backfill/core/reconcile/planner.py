@@ -7,7 +7,7 @@ from functools import partial
 
 from backfill.core.model.cluster import NodeBase
 from backfill.core.model.fleet import InstanceState
-from backfill.core.model.lifecycle import OVER, Cause, ManagedNode, Phase
+from backfill.core.model.lifecycle import OVER, ManagedNode, Phase
 from backfill.core.model.operations import HostAllocation
 from backfill.core.model.plan import AnswerClaim, EndClaim, Plan
 from backfill.core.model.refusals import Code, Goal, Reason, Words, because
@@ -17,16 +17,16 @@ from backfill.core.policy import PolicySet, Proof
 from backfill.core.queue import Entity, Kind, Result, Topic, WorkQueue
 from backfill.core.reconcile.booting import step_booting
 from backfill.core.reconcile.builder import PlanBuilder, budgets_change_s
-from backfill.core.reconcile.condemn import condemn
+from backfill.core.reconcile.condemn import lost_with
 from backfill.core.reconcile.devices import lacking
-from backfill.core.reconcile.evicting import step_evicting, step_throttled
+from backfill.core.reconcile.evicting import step_evicting, step_lost, step_throttled
 from backfill.core.reconcile.fleets import makes_parents, plan_fleets, step_parents
 from backfill.core.reconcile.job_machines import plan_machines, step_machines
 from backfill.core.reconcile.orphans import catch_up, newer, not_known, step_left_over, step_orphans
 from backfill.core.reconcile.parked import step_moving, step_parked
 from backfill.core.reconcile.pressure import above_budget, fits_beside
 from backfill.core.reconcile.ready import plan_liveness, step_ready
-from backfill.core.reconcile.removing import lost_with, step_draining, step_removing
+from backfill.core.reconcile.removing import step_draining, step_removing
 from backfill.core.reconcile.returning import step_returning
 from backfill.core.reconcile.scaling import plan_scale
 from backfill.core.reconcile.supplying import plan_supply
@@ -197,7 +197,7 @@ def _node(builder: PlanBuilder, name: str) -> None:
     # As nearly always: what there is of that name is what the books say.
     booked = all(place.tag.generation == node.generation for place in world.fleet.places_of(name))
     _step(builder, node, booked=booked)
-    if not booked or node.phase in OVER:
+    if not booked or node.left or node.phase in OVER:
         step_orphans(builder, name)
 
 
@@ -257,7 +257,7 @@ def _step(builder: PlanBuilder, node: ManagedNode, *, booked: bool) -> None:
             _unknown(builder, node, host)
             return  # where it is, or whether it has arrived, cannot be known
     if lost_with(builder, node.host) and node.phase not in (Phase.MOVING, Phase.REMOVING):
-        condemn(builder, node, Cause.HOST_OFF, f"its host {node.host} is off for good")
+        step_lost(builder, node)
         return
     if _state_unknown(builder, node):
         return

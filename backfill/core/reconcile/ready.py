@@ -332,6 +332,10 @@ def _order(builder: PlanBuilder, job: Job) -> None:
     if len(members) < len(nodes):
         builder.refuse(f"job {job.id}", Goal.CHECKPOINT, because(Code.NODES_NOT_READY))
         return
+    keepless = [node.host for node in members if not world.hosts[node.host].keeps]
+    if keepless:
+        builder.refuse(f"job {job.id}", Goal.CHECKPOINT, because(Code.KEEPS_NONE, host=keepless[0]))
+        return
     under_way = {m.order.id for m in world.managed.values() if m.order}
     if len(under_way) >= at_once:
         builder.awaits(Topic.CHECKPOINTS)

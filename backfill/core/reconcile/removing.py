@@ -18,7 +18,16 @@ from backfill.core.model.lifecycle import Cause, ManagedNode, Phase, Retry
 from backfill.core.model.refusals import Code, Goal, Reason, Words, because
 from backfill.core.queue import Topic
 from backfill.core.reconcile.builder import PlanBuilder, Progress, tell
-from backfill.core.reconcile.condemn import COPY_IS_LOST, clear, condemn, end_for_good, forgotten, work_on
+from backfill.core.reconcile.condemn import (
+    COPY_IS_LOST,
+    clear,
+    condemn,
+    end_for_good,
+    forget_lost,
+    forgotten,
+    lost_with,
+    work_on,
+)
 from backfill.core.reconcile.held_jobs import give_back
 from backfill.core.reconcile.pressure import begin_eviction, first_rung, must_leave, stop_where_wanted
 
@@ -76,7 +85,7 @@ def step_removing(builder: PlanBuilder, node: ManagedNode) -> None:
         _spared(builder, node, node.unconfirmed)
         return
     give_back(builder, node)
-    if _given_up(builder, node) or _instance_left(builder, node) or builder.blind:
+    if forget_lost(builder, node) or _instance_left(builder, node) or builder.blind:
         return
     builder.awaits(Topic.READING)
     unsure = _unsure(builder, node)
@@ -115,24 +124,6 @@ def _spared(builder: PlanBuilder, node: ManagedNode, said: str) -> None:
     before = "" if node.condemned is None else node.condemned.before
     stop = first_rung(builder, node)
     builder.become(node, Phase.EVICTING, before or story, story, unconfirmed=None, fail=False, stop=stop)
-
-
-def lost_with(builder: PlanBuilder, host: str) -> bool:
-    """Whether nothing is on the host any more: it is silent, and people say that it is off."""
-    known = builder.world.hosts.get(host)
-    return host in builder.world.off and known is not None and not known.reachable
-
-
-def _given_up(builder: PlanBuilder, node: ManagedNode) -> bool:
-    """Forget what the node has on hosts that are off for good; whether that goes on."""
-    world = builder.world
-    for host in node.hosts:
-        seen_s = world.seen_s("instance", f"{host}/{node.name}")
-        if lost_with(builder, host) and seen_s < node.since_s:
-            reason = f"{host} is off for good: {world.off[host]}"
-            builder.do(DeleteInstance(node.name, node.generation, reason, host, off=True))
-            return True
-    return False
 
 
 def _instance_left(builder: PlanBuilder, node: ManagedNode) -> bool:

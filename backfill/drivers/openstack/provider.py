@@ -69,7 +69,7 @@ class OpenStackProvider:
         except DriverError as error:
             return HostObservation(seen_s, Host(host, None, NOTHING, False, str(error)))
         instances = {str(s["name"]): instance_of(s, host) for s in _working_last(servers)}
-        return HostObservation(seen_s, Host(host, None, room, saves_paused=False), instances)
+        return HostObservation(seen_s, Host(host, None, room, saves_paused=False, keeps=False), instances)
 
     def read(self, host: str, name: str) -> Instance | None:
         """Read one instance fresh."""

@@ -86,7 +86,8 @@ class Checks:
     def when_running(self, instance: SimInstance) -> None:
         """An instance was made, thawed or moved: it must be alone of its kind, and have room."""
         for other in self.marks.alike(instance, self._hosts):
-            self._compare(instance, other)
+            if other.machine.powered:  # of a host without power its definition is left, at the most
+                self._compare(instance, other)
         if instance.machine.alive:
             self._crowds(instance)
             self._overfills(self._hosts[instance.host])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from math import inf
@@ -323,9 +323,3 @@ class Losses:
             return False
         stood_s = self._decided_s - machine.stopped_at_s
         return stood_s >= rule.for_s - rule.within_s - _STOPPING_S
-
-
-def runs_in(instances: Mapping[str, SimInstance], name: str) -> tuple[tuple[str, int], ...]:
-    """Return the runs of jobs in an instance: job and restart count."""
-    instance = instances.get(name)
-    return () if instance is None else tuple((r.job, r.restart) for r in instance.machine.runs)

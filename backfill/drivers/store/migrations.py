@@ -67,7 +67,11 @@ def _node(flat: Body) -> Body:
         "condemned": _condemned(flat),
         "unconfirmed": flat.get("unconfirmed") or None,
         "idle_since_s": _time(flat, "idle_since_s"),
+        "flavour": None,
+        "job": "",
         "stood": [],
+        "saved": None,
+        "left": "",
     }
     return made
 
@@ -115,6 +119,8 @@ def _order(flat: Body) -> Body | None:
         "members": flat.get("checkpoint_of", ()),
         "restoring": flat.get("restoring", False),
         "put_back": flat.get("put_back", False),
+        "kept": False,
+        "failed": "",
     }
 
 

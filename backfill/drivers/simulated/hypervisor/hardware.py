@@ -100,6 +100,18 @@ class SimRun:
     finished: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class KeptRun:
+    """A copy of a job as it stands in a checkpoint."""
+
+    job: str
+    restart: int
+    nodes: tuple[str, ...]  # of all its machines
+    needed_s: float
+    done_s: float
+    stopped: bool
+
+
 @dataclass(slots=True, eq=False)
 class SimInstance:
     """An instance on a simulated hypervisor."""

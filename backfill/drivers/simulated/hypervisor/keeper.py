@@ -6,21 +6,24 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from backfill.core.model.fleet import Checkpoint, InstanceState
-from backfill.drivers.simulated.hypervisor.hardware import SimHost, SimInstance
-from backfill.drivers.simulated.losses import Losses, runs_in
+from backfill.drivers.simulated.hypervisor.hardware import KeptRun, SimHost, SimInstance, SimMachine
+from backfill.drivers.simulated.hypervisor.machines import Machines
+from backfill.drivers.simulated.losses import Losses
 from backfill.ports.errors import BadOutputError, BusyError, NoCapacityError, NotFoundError
 
 _AT_REST = (InstanceState.SUSPENDED, InstanceState.OFF, InstanceState.CRASHED)
 
 
 class SimulatedKeeper:
-    """See `CheckpointKeeper`. What is kept is the size and the owner, not what was computed."""
+    """See `CheckpointKeeper`. Who has lost his work gets it back; who has it goes on with that."""
 
-    def __init__(self, find: Callable[[str], SimHost]) -> None:
+    def __init__(self, find: Callable[[str], SimHost], machines: Machines) -> None:
         self._find = find
+        self._at_work = machines
         self._kept: dict[tuple[str, str], Checkpoint] = {}
         self._instances: dict[tuple[str, str], SimInstance] = {}
-        self._runs: dict[tuple[str, str], tuple[tuple[str, int], ...]] = {}  # that were inside
+        self._runs: dict[tuple[str, str], tuple[KeptRun, ...]] = {}  # that were inside
+        self._new: dict[str, dict[str, SimMachine]] = {}  # by id and node, as they were put back
         self.damaged: set[str] = set()  # ids whose files no longer match their checksums
         self.losses: Losses | None = None
 
@@ -40,7 +43,10 @@ class SimulatedKeeper:
             raise NoCapacityError(wanted.name, f"its checkpoint of {size_mb:.0f} MB does not fit")
         kept = replace(wanted, size_mb=size_mb, checksum="simulated", where=f"{host}:{wanted.id}")
         self._kept[key], self._instances[key] = kept, instance
-        self._runs[key] = runs_in(self._find(host).instances, wanted.name)
+        self._runs[key] = tuple(
+            KeptRun(r.job, r.restart, tuple(m.node for m in r.machines), r.needed_s, r.done_s, r.stopped)
+            for r in instance.machine.runs
+        )
         return kept
 
     def checkpoints(self) -> tuple[Checkpoint, ...]:
@@ -75,15 +81,38 @@ class SimulatedKeeper:
             raise BusyError(name, f"it is {there.state} on {host}")
         if there is not None and there is not kept and self.losses is not None:
             self.losses.instance_goes(there)
+        if not kept.machine.booted:  # it was lost with its host
+            kept = self._instances[identity, name] = _anew(kept)
         kept.state, kept.host = InstanceState.SUSPENDED, host
+        kept.machine.host, kept.machine.powered = host, found.powered
         found.instances[name] = kept
+        self._new.setdefault(identity, {})[kept.machine.node] = kept.machine
+        self._bring_back(identity, name)
+
+    def _bring_back(self, identity: str, name: str) -> None:
+        """Copies that are gone are there again when all of their machines are."""
+        machines = self._new[identity]
+        for run in self._runs[identity, name]:
+            whole = machines.keys() >= set(run.nodes)
+            if whole and self._at_work.find(run.job, run.restart) is None:
+                self._at_work.reinstate(run, [machines[node] for node in run.nodes])
 
     def drop(self, identity: str) -> None:
         """Forget it."""
         for key in [k for k in self._kept if k[0] == identity]:
             if self.losses is not None:
-                self.losses.checkpoint_goes(self._runs[key], identity)
+                runs = ((run.job, run.restart) for run in self._runs[key])
+                self.losses.checkpoint_goes(runs, identity)
             del self._kept[key], self._instances[key], self._runs[key]
+        self._new.pop(identity, None)
 
     def tend(self) -> None:
         """Nothing is ever unfinished here."""
+
+
+def _anew(lost: SimInstance) -> SimInstance:
+    """An instance like one that was lost, whose machine stands still."""
+    old = lost.machine
+    machine = SimMachine(old.node, old.host, metal=False, cpus=old.cpus, booted=True, booted_s=old.booted_s)
+    machine.stopped_at_s, machine.findable = old.stopped_at_s, old.findable
+    return SimInstance(lost.spec, lost.host, InstanceState.SUSPENDED, machine, lost.created_s)

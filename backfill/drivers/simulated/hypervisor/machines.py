@@ -8,7 +8,7 @@ from functools import partial
 from typing import Protocol
 
 from backfill.drivers.simulated.events import EventQueue
-from backfill.drivers.simulated.hypervisor.hardware import Count, Segment, SimMachine, SimRun
+from backfill.drivers.simulated.hypervisor.hardware import Count, KeptRun, Segment, SimMachine, SimRun
 
 ROUNDING = 1e-6
 
@@ -161,6 +161,16 @@ class Machines:
         self._runs[job] = [run]
         run.since_s = since_s
         self._end_at(run, since_s + needed_s)
+
+    def reinstate(self, kept: KeptRun, machines: Iterable[SimMachine]) -> None:
+        """A copy that was lost goes on from a checkpoint, as soon as all of its machines do."""
+        run = SimRun(
+            kept.job, kept.restart, tuple(machines), kept.needed_s, kept.done_s, stopped=kept.stopped
+        )
+        for machine in run.machines:
+            machine.runs.append(run)
+        self._runs.setdefault(kept.job, []).append(run)
+        self._follow(run)
 
     def find(self, job: str, restart: int) -> SimRun | None:
         """The copy of this job in this restart, unless it is gone."""

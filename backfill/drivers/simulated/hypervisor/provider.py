@@ -45,7 +45,7 @@ class SimulatedProvider(SimulatedKeeper, SimulatedHolder):
         lock: threading.RLock,
         cluster: str,
     ) -> None:
-        SimulatedKeeper.__init__(self, self._reachable)
+        SimulatedKeeper.__init__(self, self._reachable, machines)
         SimulatedHolder.__init__(self)
         self.images: frozenset[str] | None = None  # those that it knows; None: every one
         self.unlike: dict[str, str] = {}  # by instance, what is not as its states say
