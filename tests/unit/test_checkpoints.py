@@ -6,6 +6,7 @@ import os
 import shutil
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -213,3 +214,65 @@ def test_what_has_expired_goes_and_what_cannot_be_read_stays() -> None:
         Checkpoint("3", "a", problem="unreadable"),
     ]
     assert Policy().expired(kept, 20.0) == ("1",)
+
+
+# --- of several instances -------------------------------------------------------------------------
+
+
+def kept_both(store: Store, identity: str = "5-1") -> CheckpointFolders:
+    """Both parts of a job on two nodes."""
+    kept = CheckpointFolders(store)
+    for name in ("vn1", "vn2"):
+        kept.keep(replace(asked(name, "vn1", "vn2"), id=identity), DOCUMENT, store.home(name), None)
+    return kept
+
+
+def test_one_checksum_says_that_all_parts_are_there(store: Store) -> None:
+    """It is noted when the last part is sealed, and each part shows it."""
+    kept = kept_both(store)
+    first, second = (kept.folder("5-1", name) for name in ("vn1", "vn2"))
+    kept.seal(first)
+    assert [part.whole for part in kept.all()] == ["", ""]
+    kept.seal(second)
+    (whole,) = {part.whole for part in kept.all()}
+    assert len(whole) == 64
+    kept.verify("5-1")
+    (first.parent / "whole.json").unlink()  # the daemon died before it was noted
+    kept.tend()
+    assert {part.whole for part in kept.all()} == {whole}
+
+
+def test_a_part_of_another_moment_is_refused(store: Store) -> None:
+    """It is sealed and undamaged by itself, and belongs to a checkpoint that was made later."""
+    kept = kept_both(store)
+    kept.verify("5-1")
+    (store.home("vn2") / "disk.qcow2").write_bytes(b"later disk of vn2")
+    kept_both(store, "5-2").verify("5-2")
+    shutil.rmtree(kept.folder("5-1", "vn2"))
+    shutil.copytree(kept.folder("5-2", "vn2"), kept.folder("5-1", "vn2"))
+    with pytest.raises(BadOutputError, match="its parts are not those of one moment"):
+        kept.verify("5-1")
+
+
+def test_half_a_checkpoint_goes_when_nobody_adds_to_it_any_more(store: Store) -> None:
+    """One that is just being kept stays, and so does a whole one."""
+    kept = kept_both(store, "5-2")
+    kept.keep(asked("vn1", "vn1", "vn2"), DOCUMENT, store.home("vn1"), None)
+    kept.tend()
+    assert {part.id for part in kept.all()} == {"5-1", "5-2"}
+    long_ago = time.time() - 7200.0
+    for folder in (store.checkpoints / "5-1", store.checkpoints / "5-2"):
+        for path in (*folder.rglob("*"), folder):
+            os.utime(path, (long_ago, long_ago))
+    kept.tend()
+    assert {part.id for part in kept.all()} == {"5-2"}
+
+
+def test_a_note_that_cannot_be_ours_is_told(store: Store) -> None:
+    """The checkpoint is of no use then, and shown as such."""
+    kept = kept_both(store)
+    kept.verify("5-1")
+    (kept.folder("5-1", "vn1").parent / "whole.json").write_text("{")
+    assert all("is damaged" in part.problem for part in kept.all())
+    with pytest.raises(BadOutputError, match=r"whole\.json is damaged"):
+        kept.verify("5-1")

@@ -183,6 +183,7 @@ class Checkpoint:
     compression_why: str = ""
     where: str = ""
     problem: str = ""
+    whole: str = ""  # the checksum of all parts together, the same in each, once all are sealed
 
 
 @dataclass(frozen=True, slots=True)

@@ -147,7 +147,9 @@ def _state(parts: list[Checkpoint]) -> str:
         return f"useless: {problem}"
     if missing:
         return f"not complete: {wording.folded(missing)} is missing"
-    return "sealed" if all(c.checksum for c in parts) else "being sealed"
+    if not all(c.checksum for c in parts):
+        return "being sealed"
+    return f"whole, {parts[0].whole[:12]}" if parts[0].whole else "sealed"
 
 
 def _date(at_s: float) -> str:

@@ -70,7 +70,9 @@ class CheckpointFolders:
     def _read(self, folder: Path) -> Checkpoint | None:
         """Read the part's manifest; None if the part is not complete."""
         try:
-            return books.read(folder).checkpoint if books.present(folder) else None
+            if not books.present(folder):
+                return None
+            return replace(books.read(folder).checkpoint, whole=books.read_whole(folder.parent))
         except NotFoundError:  # it was dropped in this moment
             return None
         except (BadOutputError, UnreadableError) as error:
@@ -154,6 +156,8 @@ class CheckpointFolders:
         with self._sealing:
             manifest = books.read(folder)
             if manifest.sealed:
+                if not books.read_whole(folder.parent):
+                    self._seal_whole(folder.parent)
                 return manifest
             choice = packing.choose(packing.measure(folder / _stored(manifest, _MEMORY)))
             parts = tuple(_seal_part(folder, part, choice.level) for part in manifest.parts)
@@ -169,7 +173,15 @@ class CheckpointFolders:
             for before, after in zip(manifest.parts, parts, strict=True):
                 if before.stored != after.stored:
                     (folder / before.stored).unlink(missing_ok=True)
+            self._seal_whole(folder.parent)
             return sealed
+
+    def _seal_whole(self, folder: Path) -> None:
+        """The last part is sealed: note that the checkpoint is whole."""
+        manifests = [books.read(part) for part in folders_in(folder) if books.present(part)]
+        checksum = books.whole_of(manifests)
+        if checksum is not None:
+            books.write_whole(folder, manifests, checksum)
 
     def verify(self, identity: str) -> list[Manifest]:
         """All parts, when every member is there and every file is as it was when it was sealed.
@@ -187,6 +199,9 @@ class CheckpointFolders:
             )
         for manifest in manifests:
             _verify_parts(identity, manifest)
+        noted = books.read_whole(self._root / identity)
+        if noted and noted != books.whole_of(manifests):  # an older backfill noted none
+            raise BadOutputError(identity, "its parts are not those of one moment", "delete this checkpoint")
         return manifests
 
     # --- putting back ----------------------------------------------------------------------
@@ -216,6 +231,7 @@ class CheckpointFolders:
             raise RefusedError(repr(identity), "is no id of a checkpoint")
         whole = self._root / identity
         with self._sealing:
+            (whole / "whole.json").unlink(missing_ok=True)
             # A folder without a manifest is none: an interrupted removal leaves no half checkpoint.
             for folder in folders_in(whole):
                 with contextlib.suppress(FileNotFoundError):
@@ -231,6 +247,20 @@ class CheckpointFolders:
         for folder in self._folders():
             with contextlib.suppress(UnreadableError):  # the list of all says so
                 self._tend(folder)
+        for whole in folders_in(self._root):
+            with contextlib.suppress(DriverError, OSError):
+                self._tend_half(whole)
+
+    def _tend_half(self, whole: Path) -> None:
+        """Remove what is left of a checkpoint of several instances of which not all could be kept.
+
+        It can never be put back: some part of the job would go on from another moment.
+        """
+        parts = folders_in(whole)
+        kept = [books.read(part).checkpoint for part in parts if books.present(part)]
+        missing = {name for one in kept for name in one.members} - {one.name for one in kept}
+        if missing and min(map(untouched_s, (whole, *parts))) > _ABANDONED_S:
+            self.drop(whole.name)
 
     def _tend(self, folder: Path) -> None:
         if books.present(folder):

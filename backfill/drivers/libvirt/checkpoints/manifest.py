@@ -1,8 +1,10 @@
-"""The manifest of a checkpoint's folder: one JSON file, written last and in one step."""
+"""The manifests of a checkpoint: a JSON file for each part, and one that says that it is whole."""
 
 from __future__ import annotations
 
+import hashlib
 import json
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
@@ -12,6 +14,7 @@ from backfill.drivers.libvirt.store import is_there
 from backfill.ports.errors import BadOutputError, NotFoundError, unreadable
 
 _NAME = "manifest.json"
+_WHOLE = "whole.json"
 _VERSION = 1
 
 
@@ -71,6 +74,42 @@ def read(folder: Path) -> Manifest:
         raise BadOutputError(str(folder), "its manifest names files elsewhere", "delete it")
     # The folder may have been moved together with its disk.
     return replace(manifest, checkpoint=replace(manifest.checkpoint, where=str(folder)))
+
+
+def whole_of(manifests: Sequence[Manifest]) -> str | None:
+    """Return one checksum over all parts of all members; None while one is missing or not sealed."""
+    names = {manifest.checkpoint.name for manifest in manifests}
+    members = {name for manifest in manifests for name in manifest.checkpoint.members}
+    if not manifests or members - names or not all(manifest.sealed for manifest in manifests):
+        return None
+    lines = [
+        f"{m.checkpoint.job} {m.checkpoint.restarts} {m.checkpoint.name} {part.name} {part.checksum}"
+        for m in sorted(manifests, key=lambda m: m.checkpoint.name)
+        for part in m.parts
+    ]
+    return hashlib.sha256("\n".join(lines).encode()).hexdigest()
+
+
+def write_whole(folder: Path, manifests: Sequence[Manifest], checksum: str) -> None:
+    """Say in one step that the checkpoint in `folder` is whole, and by which checksum."""
+    names = sorted(manifest.checkpoint.name for manifest in manifests)
+    builder = folder / f"{_WHOLE}.new"
+    builder.write_text(json.dumps({"members": names, "checksum": checksum}, indent=1), encoding="utf-8")
+    flush(builder)
+    builder.replace(folder / _WHOLE)
+
+
+def read_whole(folder: Path) -> str:
+    """Return that checksum; empty while it is not whole. BadOutputError for what we cannot have written."""
+    path = folder / _WHOLE
+    try:
+        return str(json.loads(path.read_text(encoding="utf-8"))["checksum"])
+    except FileNotFoundError:
+        return ""
+    except (ValueError, KeyError, TypeError) as error:
+        raise BadOutputError(folder.name, f"{path} is damaged", "delete this checkpoint") from error
+    except OSError as error:  # that says nothing about the checkpoint
+        raise unreadable(folder.name, error, path) from error
 
 
 def present(folder: Path) -> bool:

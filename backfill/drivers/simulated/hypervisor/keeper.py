@@ -51,7 +51,14 @@ class SimulatedKeeper:
 
     def checkpoints(self) -> tuple[Checkpoint, ...]:
         """All of them, the oldest first."""
-        return tuple(sorted(self._kept.values(), key=lambda c: (c.created_s, c.id, c.name)))
+        names: dict[str, set[str]] = {}
+        for kept in self._kept.values():
+            names.setdefault(kept.id, set()).add(kept.name)
+        found = (
+            replace(kept, whole="simulated" if names[kept.id] >= set(kept.members) else "")
+            for kept in self._kept.values()
+        )
+        return tuple(sorted(found, key=lambda c: (c.created_s, c.id, c.name)))
 
     def verify(self, identity: str) -> None:
         """Complete, and not in `damaged`."""
