@@ -40,6 +40,7 @@ def _policy(lab: Lab) -> dict[str, Any]:
         "own_machines": {"enabled": True, "start_within_s": _LIMIT_S},
         "scale": {"warm": 1, "idle_s": 600, "boot_within_s": _LIMIT_S},
         "limits": {"max_per_host": 4},
+        "placement": {"cpu_overcommit": 2},
         "daemon": {"poll_s": 0.25, "host_poll_s": 1},
         "readiness": {"clock_within_s": 60, "munge_within_s": 60, "address_within_s": 60},
     }
@@ -118,7 +119,7 @@ def _gone(bed: Bed, *, own: bool) -> None:
 
 def main() -> int:
     """Run TRIALS rounds of each kind after one that warms the caches, and print the medians."""
-    bed = Bed(LabSpec(name=f"bench-jobvm-{os.getpid()}", hosts=1, cpus=4, memory_mb=3000), _policy)
+    bed = Bed(LabSpec(name=f"bench-jobvm-{os.getpid()}", hosts=1), _policy)
     steps: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
     try:
         _gone(bed, own=False)

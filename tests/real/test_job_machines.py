@@ -12,15 +12,17 @@ from tests.real.daemon_rig import DaemonRig, daemon_lab
 
 pytestmark = pytest.mark.real
 
+# A lab's hosts have the CPUs of its machine, however many they are said to have.
 OWN: dict[str, Any] = {
     "own_machines": {"enabled": True, "start_within_s": 600},
     "limits": {"max_per_host": 4},
+    "placement": {"cpu_overcommit": 3},
 }
 
 
 @pytest.fixture(scope="module")
 def bed() -> Iterator[DaemonRig]:
-    with daemon_lab("machines", cpus=4) as rig:
+    with daemon_lab("machines") as rig:
         rig.start(**OWN)
         yield rig
 

@@ -17,6 +17,7 @@ from backfill.core.policies.environments import Environments, ImageRule
 from backfill.core.policies.own_machines import Hopeless, OwnMachines
 from backfill.core.policies.scale import Scale
 from backfill.drivers.simulated.world import SimulatedWorld
+from backfill.drivers.store.memory import MemoryJournal
 from backfill.sim.scenarios.rehearsal import Rehearsal
 from tests.simulation.policy_cluster import TWELVE, cluster, ended, play, policies, running
 
@@ -319,6 +320,26 @@ def test_an_instant_clone_is_as_large_as_the_closest_parent_that_covers_it() -> 
         (CloneMethod.INSTANT, 2, 512),
         (CloneMethod.LINKED, 3, 300),
     ]
+    assert sim.audit() == []
+
+
+def test_a_daemon_without_its_journal_lets_go_what_it_held_and_knows_how_large_machines_are() -> None:
+    """The word in AdminComment says whose hold it is; a machine that is taken over keeps its size."""
+    sim, run = begin()
+    first = sim.submit("htc", 40.0, num_nodes=2, cpus=8, comment=WORD)
+    run.until(lambda: running(sim, first), 60)
+    waits = sim.submit("htc", 5.0, comment=f"{WORD}:cpus=4")
+    admins = sim.submit("htc", 5.0, comment=WORD, held=True)
+    run.until(lambda: sim.job(waits).reason == "JobHeldAdmin", 10)
+    run.kill()
+    run.journal = MemoryJournal()
+    run.start()
+    run.until(lambda: len(run.world.managed) == 2, 30)
+    assert {run.policies.instances.flavour_of(m).cpus for m in run.world.managed.values()} == {4}
+    run.until(lambda: ended(sim, first, waits), 300)
+    assert sim.job(admins).reason == "JobHeldAdmin"
+    sim.user_cancel(admins)
+    run.until(lambda: nothing_left(run, sim), 100)
     assert sim.audit() == []
 
 

@@ -6,10 +6,12 @@ right. A tag with a higher generation than the books have is proof of that.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from backfill.core.model.actions import DeleteInstance, DeleteNode, PauseInstance
 from backfill.core.model.cluster import Job, JobState, Node
 from backfill.core.model.fence import unknown_runs
-from backfill.core.model.fleet import Instance, InstanceState
+from backfill.core.model.fleet import Flavour, Instance, InstanceState
 from backfill.core.model.lifecycle import OVER, Cause, HeldJob, ManagedNode, NodeStop, Phase
 from backfill.core.model.plan import SetNode
 from backfill.core.model.refusals import Code, Goal, Reason, Words, because
@@ -152,6 +154,7 @@ def _take_over(builder: PlanBuilder, instance: Instance, reason: str) -> None:
         reason="; ".join([reason, *map(sentence, unknown_runs(held))]),
         held=held,
         stop=NodeStop(now_s) if phase is Phase.EVICTING else None,
+        flavour=_shape(builder, instance),
     )
     unknown = because(Code.NOT_NAMED) if address is None else None
     if name not in builder.world.nodes:
@@ -160,6 +163,14 @@ def _take_over(builder: PlanBuilder, instance: Instance, reason: str) -> None:
         _let_go(builder, node, unknown)
     else:
         builder.add(SetNode(node, node.reason))
+
+
+def _shape(builder: PlanBuilder, instance: Instance) -> Flavour | None:
+    """Its own shape, where it is not that of all: a job's own machine whose record was lost."""
+    usual, found = builder.policies.instances.flavour, instance.resources
+    if found == usual.resources:
+        return None
+    return replace(usual, cpus=found.cpus, memory_mb=found.memory_mb)
 
 
 def _let_go(builder: PlanBuilder, node: ManagedNode, unknown: Reason) -> None:
