@@ -42,7 +42,8 @@ def _name_of(record: Record) -> str:
     if record.kind == "outcome":
         return str(body["key"]).split(":")[0]
     node = body.get("node")
-    return str(node["phase"]) if isinstance(node, dict) else str(body.get("t"))
+    # A change of one of Slurm's own nodes has a node as well, and that has no phase.
+    return str(node["phase"]) if isinstance(node, dict) and "phase" in node else str(body.get("t"))
 
 
 if __name__ == "__main__":

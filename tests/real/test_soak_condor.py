@@ -59,12 +59,6 @@ def wanted_for(pool: PoolRig, host: str, for_s: float) -> tuple[float, float]:
     return began_s, rig.release(job)
 
 
-def given_up(pool: PoolRig) -> int:
-    """Return how many runs of pilots have come to nothing because of us."""
-    lines = pool.cluster.ask("status")["work_lost"]
-    return sum(one["runs"] for one in lines if one["workload"] == "pilots" and one["cause"] != "others")
-
-
 def assert_once(pool: PoolRig, name: str, payload: str, count: int) -> None:
     """The pool has booked it once, and it has said each number once, over one connection."""
     booked = pool.ended(payload)
@@ -109,26 +103,3 @@ def test_a_payload_goes_on_at_another_host(pool: PoolRig) -> None:
     rig.until(lambda: rig.where(pilot)[1] == rig.other(host), what="its move")
     assert_once(pool, name, payload, 300)
     assert rig.show(pilot)["Restarts"] == "0"
-
-
-@pytest.mark.parametrize("for_s", [900.0, 1500.0])
-def test_a_stop_beyond_its_patience_ends_it_before_the_pool_does(pool: PoolRig, for_s: float) -> None:
-    """Its first copy says nothing more; the second one begins after that, and is booked once."""
-    rig = pool.cluster
-    rig.restart(workloads=[PATIENT], limits={"max_instances": 1})
-    name, payload, pilot, host = at_work(pool, 200)
-    before = given_up(pool)
-    began_s, ended_s = wanted_for(pool, host, for_s)
-    booked = pool.ended(payload)
-    assert booked["ExitCode"] == 0
-    assert rig.show(pilot)["Restarts"] == "1"
-    copies: dict[str, list[tuple[float, str]]] = {}
-    for at_s, connection, _, _, item, *_ in (line.split() for line in rig.tally(name)):
-        copies.setdefault(connection, []).append((float(at_s), item))
-    first, second = copies.values()
-    assert first[-1][0] < began_s + 5.0
-    assert first[-1][0] < second[0][0]
-    assert [item for _, item in second] == [*map(str, range(1, 201)), "end"]
-    assert given_up(pool) == before + 1
-    assert ended_s - began_s >= for_s
-    rig.begin()  # what was said in two runs is no fault here
