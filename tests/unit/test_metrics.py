@@ -36,7 +36,7 @@ FAMILIES = [
     for value in vars(module).values()
     if isinstance(value, Family)
 ]
-MOST_SERIES = 1000
+MOST_SERIES = 1200
 
 
 class Told:
