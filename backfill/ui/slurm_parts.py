@@ -149,7 +149,8 @@ def _shape(config: Config, name: str) -> NodeSpec:
 
 def _asked_for(config: Config) -> tuple[str, ...]:
     """Features that jobs may ask for, and which not all of our nodes have."""
-    return (*config.policies.environments.features, *config.policies.devices.features)
+    policies = config.policies
+    return (*policies.environments.features, *policies.devices.features, *policies.own_machines.features)
 
 
 def _features(config: Config, name: str) -> tuple[str, ...]:
@@ -191,11 +192,11 @@ def hook_plan(config: Config) -> HookPlan:
 
 
 def machine_gate(config: Config) -> MachineGate | None:
-    """How jobs ask for machines of their own when they are submitted; None: by their comment alone."""
-    own = config.policies.own_machines
-    if not own.features:
+    """How jobs ask for machines of their own; None where they may not."""
+    rule, priorities = config.policies.own_machines, config.policies.priorities
+    if not rule.enabled:
         return None
-    return MachineGate(own.constraint, own.partitions)
+    return MachineGate(rule.constraint, rule.partitions, priorities.low, priorities.low_qos, priorities.high)
 
 
 def spank(config: Config, directory: Path) -> Spank:

@@ -55,13 +55,13 @@ class OwnSite:
     def plugstack(self) -> Path:
         return self.rig.lab.slurm_conf.with_name("plugstack.conf")
 
-    def install_script(self) -> None:
+    def install_script(self, feature: str = "own-vm") -> None:
         """As `backfill slurm apply` and `backfill slurm hooks install` do."""
         change = transactions_of(self.rig.lab)
         line = NodeSpec(FEATURES_NODE, "127.0.0.1", 4, 900, ("own-vm", "fast", "slow"))
         wanted = WantedNodes(Method.DYNAMIC, (), "/bin/true", 120, line)
         change.apply(lambda now: wanted.change(now, change.site()))
-        gate = MachineGate("own-vm", ("batch",))
+        gate = MachineGate(feature, ("batch",), low=("any",))
         ours = self.home / "ours"
         plan = HookPlan("slurmctld", ours, f"unix:{ours}/none", 300, ours / "log", machines=gate)
         Hooks(change, ours).install(plan, self.rig.manager.settings().version)
@@ -93,7 +93,8 @@ class OwnSite:
 @pytest.fixture(scope="module", params=RELEASES)
 def site(request: pytest.FixtureRequest) -> Iterator[OwnSite]:
     before = {"job_submit.lua": _LUA, "plugstack.conf": _PLUGSTACK}
-    options = {"extra_conf": ("JobSubmitPlugins=lua",), "before": before}
+    extra = ("JobSubmitPlugins=lua", "PartitionName=idle Nodes=ALL")
+    options = {"extra_conf": extra, "before": before}
     with conf_lab("own", release=request.param, **options) as lab:
         found = OwnSite(RealRig.of(lab), site_directory(lab))
         found.install_script()
@@ -217,6 +218,8 @@ def test_what_is_asked_for_reaches_the_daemon(
         ("--vcpu-per-vm=1 -w bm1", "leave out --nodelist"),
         ("--vcpu-per-vm=1 --reservation=x", "leave out --reservation"),
         ("--vcpu-per-vm=1 -C [fast|slow]", "no [ ] and no *"),
+        ("-p idle --vcpu-per-vm=1", "partition idle has no machines that are a job's own: name one of any,"),
+        ("-p any,batch --vcpu-per-vm=1", "partition any,batch has no machines that are a job's own"),
         ("--comment=backfill-vm:cpu=2", "no key cpu: use per_node, cpus, mem"),
         ("--comment=backfill-vm:mem=x", "mem=x: use a size such as 2048 (MB) or 2G"),
         ("--comment=backfill-vm:ivshmem=3", "ivshmem=3: use sizes that are powers of two"),
@@ -246,6 +249,16 @@ def test_its_owner_cannot_undo_it(site: OwnSite) -> None:
     seen = site.rig.manager.read_jobs([mine.id])[mine.id]
     assert (seen.state, seen.nodes) == (JobState.PENDING, ())
     assert seen.reason != "JobHeldUser"
+    site.clear()
+
+
+def test_without_a_feature_constraints_stay_as_they_are(site: OwnSite) -> None:
+    """The policy file names none: the word and the hold are all, and a constraint asks for nothing."""
+    site.install_script("")
+    asking = site.submit("-p", "any", "--vcpu-per-vm=2", "-C", "fast|slow")
+    assert (asking.features, asking.machines) == ("fast|slow", MachineRequest(cpus=2, held=True))
+    assert site.submit("-p", "any", "-C", "own-vm").machines is None
+    site.install_script()
     site.clear()
 
 

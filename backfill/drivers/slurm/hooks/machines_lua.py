@@ -76,30 +76,34 @@ local function by_options(job_desc)
 end
 
 local function names_feature(features)
+  if own.feature == "" then return false end
   for word in string.gmatch(features or "", "[%w_.-]+") do
     if word == own.feature then return true end
   end
 end
 
--- Whether each partition in which the job may run is one for jobs with machines of their own.
-local function by_partition(named, part_list)
-  if not next(own.partitions) then return false end
-  if not named or named == "" then
-    for partition, part in pairs(part_list or {}) do
-      if part.flag_default == 1 then named = partition end
-    end
+-- The partitions that the job names, or the one that it gets; an empty text if that is not known.
+local function partition_of(job_desc, part_list)
+  local named = job_desc.partition or ""
+  for partition, part in pairs(named == "" and part_list or {}) do
+    if part.flag_default == 1 then named = partition end
   end
-  for partition in string.gmatch(named or "", "[^,]+") do
-    if not own.partitions[partition] then return false end
-  end
-  return named and named ~= ""
+  return named
+end
+
+-- The daemon does not look at others, and the job would be held for ever.
+local function not_served(job_desc, partition)
+  if partition == "" or own.partitions[partition] or own.low[partition] then return end
+  if own.low_qos[job_desc.qos or ""] and not own.high[partition] then return end
+  return "partition " .. partition .. " has no machines that are a job's own: name one of " .. own.served
 end
 
 local function asked_for(job_desc, part_list)
   local extra = own.extra and job_desc.extra or nil
   local found = by_options(job_desc) or word_in(extra) or word_in(job_desc.comment)
   if found then return found end
-  if names_feature(job_desc.features) or by_partition(job_desc.partition, part_list) then return "" end
+  local by_partition = own.partitions[partition_of(job_desc, part_list)]
+  if names_feature(job_desc.features) or by_partition then return "" end
 end
 
 -- The values by key, or nothing and a sentence.
@@ -148,6 +152,7 @@ local function contradiction(values, job_desc)
 end
 
 local function routed(features)
+  if own.feature == "" then return features end
   if not features or features == "" then return own.feature end
   if names_feature(features) and not string.find(features, "|", 1, true) then return features end
   return "(" .. features .. ")&" .. own.feature
@@ -160,8 +165,9 @@ local function for_another(reservation)
 end
 
 -- Makes a job that asks for machines ready for the daemon, or returns why it cannot be taken.
-local function make_ready(job_desc, asked)
+local function make_ready(job_desc, part_list, asked)
   local values, why = read(asked)
+  why = why or not_served(job_desc, partition_of(job_desc, part_list))
   why = why or contradiction(values, job_desc)
   if why then return why end
   local told = {}
@@ -185,7 +191,7 @@ local function own_machines(job_desc, part_list)
   local found, asked = pcall(asked_for, job_desc, part_list)
   if not found then slurm.log_error("backfill: %s", tostring(asked)) end
   if not found or not asked then return end
-  local made, why = pcall(make_ready, job_desc, asked)
+  local made, why = pcall(make_ready, job_desc, part_list, asked)
   return why
 end
 
@@ -223,11 +229,16 @@ _NONE = "\nlocal function own_machines() end\nlocal function undoes() end\n"
 class MachineGate:
     """How jobs with machines of their own are routed: by a feature that their machines have.
 
-    `partitions`: each job there has them. `extra`: this release of Slurm has --extra.
+    `partitions`: each job there has them; `low`: jobs there may, and with a QOS of `low_qos` wherever it
+    is not `high`. `extra`: this release of Slurm has --extra. An empty feature: nothing is added to
+    constraints.
     """
 
     feature: str
     partitions: tuple[str, ...] = ()
+    low: tuple[str, ...] = ()
+    low_qos: tuple[str, ...] = ()
+    high: tuple[str, ...] = ()
     extra: bool = False
 
 
@@ -239,9 +250,11 @@ def machines_part(gate: MachineGate | None) -> str:
 
 
 def _settings(gate: MachineGate) -> Iterable[str]:
-    partitions = ", ".join(f"[{quoted(name)}] = true" for name in gate.partitions)
     yield f"feature = {quoted(gate.feature)}"
-    yield f"partitions = {{ {partitions} }}"
+    for name in ("partitions", "low", "low_qos", "high"):
+        members = ", ".join(f"[{quoted(one)}] = true" for one in getattr(gate, name))
+        yield f"{name} = {{ {members} }}"
+    yield f"served = {quoted(', '.join((*gate.low, *gate.partitions)))}"
     yield f"extra = {str(gate.extra).lower()}"
     yield f"pin = {quoted(PIN_PREFIX)}"
     yield "no_val = slurm.NO_VAL or 4294967294"
