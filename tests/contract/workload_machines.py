@@ -88,6 +88,44 @@ class OwnMachinesContract:
         rig.manager.unpin_job(mine)
         await_state(rig, other, JobState.RUNNING)
 
+    def test_one_task_is_pinned_alone(self, rig: Rig) -> None:
+        """The others of its array are as before, and none of them gets in."""
+        array = rig.submit(rig.hosts[0], tasks=2, hold=True)
+        one, other = f"{array}_1", f"{array}_2"
+        for task in (one, other):
+            rig.manager.hold_job(task)
+        rig.manager.pin_job(one, rig.hosts[:1])
+        rig.manager.release_job(other)
+        witness = rig.submit(rig.hosts[1])
+        await_state(rig, witness, JobState.RUNNING)
+        assert job(rig, other).state is JobState.PENDING
+        rig.manager.release_job(one)
+        await_state(rig, one, JobState.RUNNING)
+        assert job(rig, other).state is JobState.PENDING
+        rig.manager.cancel_job(one)
+        rig.until(lambda: not job(rig, one).holds_nodes)
+        rig.manager.unpin_job(one)
+        await_state(rig, other, JobState.RUNNING)
+
+    def test_a_requeued_job_keeps_its_pin(self, rig: Rig) -> None:
+        """It can be held again, and starts nowhere else."""
+        mine = rig.submit(rig.hosts[0], hold=True)
+        rig.manager.hold_job(mine)
+        rig.manager.pin_job(mine, rig.hosts[:1])
+        rig.manager.release_job(mine)
+        await_state(rig, mine, JobState.RUNNING)
+        rig.manager.requeue_job(mine)
+        rig.until(lambda: job(rig, mine).restarts == 1 and not job(rig, mine).flags)
+        other = rig.submit(rig.hosts[0])
+        witness = rig.submit(rig.hosts[1])
+        await_state(rig, witness, JobState.RUNNING)
+        assert job(rig, other).state is JobState.PENDING
+        assert await_state(rig, mine, JobState.RUNNING).nodes == rig.hosts[:1]
+        rig.finish(mine)
+        rig.until(lambda: not job(rig, mine).holds_nodes)
+        rig.manager.unpin_job(mine)
+        await_state(rig, other, JobState.RUNNING)
+
     def test_another_node_takes_the_place_of_one(self, rig: Rig) -> None:
         """The first is open to others again; a job that waits can be unpinned as well."""
         mine = rig.submit(rig.hosts[1], hold=True)

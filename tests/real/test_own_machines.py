@@ -252,6 +252,32 @@ def test_its_owner_cannot_undo_it(site: OwnSite) -> None:
     site.clear()
 
 
+def test_components_have_machines_of_their_own_and_start_together(site: OwnSite) -> None:
+    """Each is pinned to its own nodes; one release by any of them lets all go, and one holds all."""
+    script = str(site.rig.lab.shared / "job.sh")
+    common = ("-p", "any", "-D", "/tmp", "-o", "/dev/null", "--vcpu-per-vm=1", "-n1")
+    done = site.run("sbatch", "--parsable", *common, ":", "-p", "any", "--vcpu-per-vm=2", "-n1", script)
+    assert done.returncode == 0, done.stderr
+    parts = [f"{done.stdout.strip()}+{number}" for number in (0, 1)]
+    manager = site.rig.manager
+    manager.hold_job(parts[1])
+    jobs = manager.read_jobs(parts)
+    assert [jobs[part].reason for part in parts] == ["JobHeldAdmin"] * 2
+    assert [jobs[part].machines for part in parts] == [MachineRequest(cpus=n, held=True) for n in (1, 2)]
+    for part, host in zip(parts, site.rig.hosts, strict=True):
+        # There are no machines of theirs here: the hosts stand for them.
+        site.rig.ctl("scontrol", "update", f"JobId={part}", "Features=")
+        manager.pin_job(part, [host])
+    manager.release_job(parts[1])
+    nodes = [await_state(site.rig, part, JobState.RUNNING).nodes for part in parts]
+    assert nodes == [(host,) for host in site.rig.hosts]
+    site.run("scancel", done.stdout.strip())
+    for part in parts:
+        site.rig.until(lambda part=part: not manager.read_jobs([part])[part].holds_nodes)  # type: ignore[misc]
+        manager.unpin_job(part)
+    site.clear()
+
+
 def test_without_a_feature_constraints_stay_as_they_are(site: OwnSite) -> None:
     """The policy file names none: the word and the hold are all, and a constraint asks for nothing."""
     site.install_script("")
