@@ -8,7 +8,10 @@ from typing import Any
 from tests.real.daemon_rig import DaemonRig
 
 # Room for eight ranks, each on the host that has most of it.
-MPI: dict[str, Any] = {"placement": {"order": "spread"}, "limits": {"max_instances": 8, "max_per_host": 4}}
+MPI: dict[str, Any] = {
+    "placement": {"order": "spread", "cpu_overcommit": 2},
+    "limits": {"max_instances": 8, "max_per_host": 4},
+}
 _SAID = re.compile(r"ring (?P<ranks>\d+) (?P<rounds>\d+) (?P<sum>[0-9a-f]{16}) ok\n")
 
 
