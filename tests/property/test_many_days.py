@@ -71,6 +71,10 @@ FOUND: tuple[tuple[int, int], ...] = (
     (20261126, 2248),
     # A clock was set back: whoever had the host had begun in the future, and so was to stay for hours.
     (20261126, 2458),
+    # A journal from before a node's first job called it booting: its job stood still for ever.
+    (20261126, 3405),
+    # A job that came as its host was taken was stopped by a ladder that is not its own.
+    (20261126, 3804),
 )
 
 

@@ -190,6 +190,24 @@ def test_a_job_on_an_instance_that_the_policy_file_does_not_name_is_kept() -> No
     assert sum(day.sim.job(j).restarts for j in lows) == 0
 
 
+@pytest.mark.parametrize("taken_s", [22.0, 200.0], ids=["its host is free", "its host is taken"])
+def test_what_booted_in_the_copy_and_stands_still_by_now_goes_on(taken_s: float) -> None:
+    """The journal is from before its first job: what waits in it is found, and goes on."""
+    day = Day(policies(PAUSE))
+    low = day.sim.submit("htc", 100.0)
+    day.run.until(lambda: _phases(day.run) == ["booting"], 30.0)
+    backup = _copy(day.run)
+    day.run.until(lambda: _running(day.sim, [low]), 30.0)
+    (host,) = (m.host for m in day.run.world.managed.values())
+    day.sim.submit("batch", taken_s, required_nodes=(host,))
+    day.run.until(lambda: "parked" in _phases(day.run), 30.0)
+    day.run.run(20.0)
+    run = _restored(day, backup)
+    run.until(lambda: day.sim.job(low).state is JobState.COMPLETED, 500.0)
+    assert day.sim.job(low).restarts == 0
+    assert [v for v in day.sim.audit() if v.kind != "room"] == []
+
+
 @settings(max_examples=6, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 @given(st.integers(1, 60), st.integers(1, 200), st.booleans())
 def test_a_copy_of_any_moment_destroys_nothing_at_any_later_one(

@@ -11,8 +11,9 @@ from backfill.core.model.changes import HoldSet
 from backfill.core.model.cluster import JobState
 from backfill.core.model.fleet import Flavour
 from backfill.core.model.lifecycle import Phase, Rung
-from backfill.core.policies.ladder import RungRule
+from backfill.core.policies.ladder import Ladder, RungRule
 from backfill.core.policies.limits import Limits
+from backfill.core.policies.scale import Scale
 from backfill.core.policies.workloads import AtEnd, JobSignal, ReadyMade, WarnBy, Workload, Workloads
 from backfill.drivers.simulated.world import SimulatedWorld
 from backfill.ports.errors import UnreachableError
@@ -102,6 +103,20 @@ def test_a_moment_of_being_held_back_is_not_counted_against_the_pause(rungs: tup
     run.until(lambda: sim.job(low).state is JobState.COMPLETED, 1200)
     assert sim.job(low).restarts == 0
     assert [v for v in sim.audit() if v.kind != "room"] == []
+
+
+def test_a_pilot_that_comes_as_its_host_is_taken_is_stopped_by_its_own_ladder() -> None:
+    """Slurm starts both at once: that of all jobs ends with requeue, and its own stands still."""
+    sim = cluster(cpus=1)
+    rules = policies(hosts=("bm1",), workloads=pilots(PAUSE), ladder=Ladder((REQUEUE,)))
+    run = play(sim, replace(rules, scale=Scale(warm=1, idle_s=600)))
+    run.until(lambda: phase(run) is Phase.READY, 30)
+    run.run(5.0)
+    low = sim.submit("htc", 100.0, at_s=sim.now_s + 5.0)
+    sim.submit("batch", 30.0, at_s=sim.now_s + 5.0, required_nodes=("bm1",))
+    run.until(lambda: sim.job(low).state is JobState.COMPLETED, 500)
+    assert sim.job(low).restarts == 0
+    assert sim.audit() == []
 
 
 def test_a_pause_that_works_during_a_move_that_fails_is_told_to_slurm() -> None:

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from backfill.core.model.actions import CreateInstance, CreateNode, DrainNode, MakeParent, UndrainNode
 from backfill.core.model.cluster import OUR_REASON, NodeBase
+from backfill.core.model.fence import unknown_runs
 from backfill.core.model.fleet import CloneMethod, Instance, InstanceSpec, Tag
 from backfill.core.model.lifecycle import ManagedNode, Phase
 from backfill.core.model.readiness import judge_registration
@@ -15,8 +16,9 @@ from backfill.core.queue import Topic
 from backfill.core.reconcile.admission import clone_method, image_of
 from backfill.core.reconcile.builder import PlanBuilder, Progress
 from backfill.core.reconcile.condemn import clear
+from backfill.core.reconcile.held_jobs import frozen_in
 from backfill.core.reconcile.job_machines import awaits_pin, waits_for_fellows
-from backfill.core.reconcile.pressure import begin_eviction
+from backfill.core.reconcile.pressure import begin_eviction, first_rung
 from backfill.core.reconcile.proof import not_proven, proven, read_since_woken
 
 # A slurmd that registered so lately is there; one whose proof took longer has to be heard again.
@@ -28,8 +30,7 @@ _TRIES = 3  # attempts at one call before the boot has failed
 
 def step_booting(builder: PlanBuilder, node: ManagedNode) -> None:
     """Drive one booting node a step further."""
-    if builder.taken(node.host):
-        begin_eviction(builder, node, doomed=True)
+    if _stops(builder, node):
         return
     if builder.blind or _found_no_room(builder, node):
         return
@@ -53,6 +54,28 @@ def step_booting(builder: PlanBuilder, node: ManagedNode) -> None:
         _fail(builder, node, sentence(not_proven(registered)))
         return
     prove(builder, node)
+
+
+def _stops(builder: PlanBuilder, node: ManagedNode) -> bool:
+    """Whether it goes no further, because it has worked before or its host is wanted."""
+    if _worked_before(builder, node):
+        return True
+    if builder.taken(node.host):
+        begin_eviction(builder, node, doomed=True)
+        return True
+    return False
+
+
+def _worked_before(builder: PlanBuilder, node: ManagedNode) -> bool:
+    """Whether it stands still with jobs of its own: the journal is from before it had any."""
+    instance = builder.instance(node)
+    if builder.blind or builder.unread or instance is None or not builder.stopped(instance):
+        return False
+    held = frozen_in(builder, instance)
+    if held:
+        reason = "; ".join(["it stands still with jobs", *map(sentence, unknown_runs(held))])
+        builder.become(node, Phase.EVICTING, reason, held=held, stop=first_rung(builder, node))
+    return bool(held)
 
 
 def _found_no_room(builder: PlanBuilder, node: ManagedNode) -> bool:

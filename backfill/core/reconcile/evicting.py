@@ -212,8 +212,13 @@ def _given_up(builder: PlanBuilder, node: ManagedNode, cause: Cause, why: str) -
     if unsure:
         builder.refuse(node.name, Goal.REMOVAL, unsure.after(why))
         return False
-    if node.stopping.workload and not _closed_to_jobs(builder, node):
-        return False  # one that has just come may be of another workload, and wait longer
+    if builder.policies.workloads.entries:
+        if not _closed_to_jobs(builder, node):
+            return False  # one that has just come may be of another workload, and wait longer
+        stop = of_workload(builder, node)
+        if stop != node.stop:
+            builder.note(node, "by the ladder of the jobs that have just come", stop=stop)
+            return False
     return condemn(builder, node, cause, why)
 
 

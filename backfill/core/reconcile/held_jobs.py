@@ -19,6 +19,7 @@ from backfill.core.model.actions import (
     UndrainNode,
 )
 from backfill.core.model.cluster import NOWHERE, OUR_REASON, Job, JobState, Node, end_s
+from backfill.core.model.fleet import Instance
 from backfill.core.model.lifecycle import HeldJob, JobLimit, JobPatience, ManagedNode, Phase, RefusedSuspend
 from backfill.core.model.refusals import Code, Goal, Reason, Words, because, call_failed
 from backfill.core.model.sentences import instead
@@ -243,6 +244,26 @@ def marked_in(seen: Node | None, generation: int) -> dict[str, HeldJob]:
         job_id: HeldJob(job_id, int(restarts.rstrip("*")), ours=not restarts.endswith("*"))
         for job_id, _, restarts in parts
     }
+
+
+def frozen_in(builder: PlanBuilder, instance: Instance) -> tuple[HeldJob, ...]:
+    """The jobs with which it stands still: as its drain tells, or as of now.
+
+    One that is requeued later is noticed either way.
+    """
+    if not builder.stopped(instance):
+        return ()
+    seen = builder.world.nodes.get(instance.name)
+    marked = marked_in(seen, instance.tag.generation)
+    here = [j for j in builder.world.jobs_on(instance.name) if j.active and j.id not in marked]
+    found = (HeldJob(j.id, j.restarts, ours=_stopped_by_us(seen, j), sure=not j.restarts) for j in here)
+    return (*marked.values(), *found)
+
+
+def _stopped_by_us(seen: Node | None, job: Job) -> bool:
+    """Return True unless others suspended it: we drain and hide its node before we do."""
+    ours = seen is None or seen.hidden or seen.drained_by_us
+    return ours or job.state is not JobState.SUSPENDED
 
 
 _RETURN = tuple(f"{kind.__name__}:" for kind in (KickJob, ResumeJob, UndrainNode))

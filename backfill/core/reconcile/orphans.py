@@ -9,10 +9,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from backfill.core.model.actions import DeleteInstance, DeleteNode, PauseInstance
-from backfill.core.model.cluster import Job, JobState, Node
 from backfill.core.model.fence import unknown_runs
 from backfill.core.model.fleet import Flavour, Instance, InstanceState
-from backfill.core.model.lifecycle import OVER, Cause, HeldJob, ManagedNode, NodeStop, Phase
+from backfill.core.model.lifecycle import OVER, Cause, ManagedNode, NodeStop, Phase
 from backfill.core.model.plan import SetNode
 from backfill.core.model.refusals import Code, Goal, Reason, Words, because
 from backfill.core.model.sentences import sentence
@@ -20,7 +19,7 @@ from backfill.core.queue import Topic
 from backfill.core.reconcile.admission import left_over
 from backfill.core.reconcile.builder import PlanBuilder
 from backfill.core.reconcile.condemn import clear, old_copy
-from backfill.core.reconcile.held_jobs import marked_in
+from backfill.core.reconcile.held_jobs import frozen_in
 from backfill.core.reconcile.pressure import stop_where_wanted
 
 
@@ -142,7 +141,7 @@ def _take_over(builder: PlanBuilder, instance: Instance, reason: str) -> None:
         builder.refuse(name, Goal.TAKE_OVER, because(Code.NOT_NAMED_BUSY, jobs=tuple(active)))
         return
     phase = Phase.EVICTING if builder.stopped(instance) else Phase.READY
-    held, now_s = _frozen_in(builder, instance), float(builder.now_s)
+    held, now_s = frozen_in(builder, instance), float(builder.now_s)
     node = ManagedNode(
         name,
         address or "",
@@ -181,26 +180,6 @@ def _let_go(builder: PlanBuilder, node: ManagedNode, unknown: Reason) -> None:
         builder.refuse(node.name, Goal.TAKE_OVER, unknown)
     else:
         clear(builder, node, f"{node.reason}; {sentence(unknown)}")
-
-
-def _frozen_in(builder: PlanBuilder, instance: Instance) -> tuple[HeldJob, ...]:
-    """The jobs with which it stands still: as its drain tells, or as of now.
-
-    One that is requeued later is noticed either way.
-    """
-    if not builder.stopped(instance):
-        return ()
-    seen = builder.world.nodes.get(instance.name)
-    marked = marked_in(seen, instance.tag.generation)
-    here = [j for j in builder.world.jobs_on(instance.name) if j.active and j.id not in marked]
-    found = (HeldJob(j.id, j.restarts, ours=_ours(seen, j), sure=not j.restarts) for j in here)
-    return (*marked.values(), *found)
-
-
-def _ours(seen: Node | None, job: Job) -> bool:
-    """Return True unless others suspended it: we drain and hide its node before we do."""
-    ours = seen is None or seen.hidden or seen.drained_by_us
-    return ours or job.state is not JobState.SUSPENDED
 
 
 def step_left_over(builder: PlanBuilder, name: str) -> None:

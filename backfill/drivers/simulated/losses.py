@@ -158,9 +158,14 @@ class Losses:
             )
 
     def before_start(self, job: SimJob) -> None:
-        """CPUs of a job that we suspended are not for another: both would go on at once."""
+        """CPUs of a job that we suspended are not for another: both would go on at once.
+
+        Who lifts our drain opens them, until we have read that.
+        """
         for name in job.nodes:
             node = self._books.nodes[name]
+            if node.opened:
+                continue
             others = [j for j in node.jobs.values() if j.suspended_here and j is not job]
             used = node.cpus_used + sum(j.cpus_per_node for j in others)
             if node.host is None and others and used > node.cpus:

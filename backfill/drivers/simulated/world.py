@@ -304,8 +304,10 @@ class SimulatedWorld:
 
     def admin_drain(self, node: str, reason: str) -> None:
         """An admin drains the node; an empty reason lifts any drain."""
-        self._books.nodes[node].drain = reason or None
-        self._books.refresh(self._books.nodes[node])
+        seen = self._books.nodes[node]
+        seen.opened = not reason and (seen.drain or "").startswith(OUR_REASON)
+        seen.drain = reason or None
+        self._books.refresh(seen)
 
     def owner_releases(self, job_id: str) -> None:
         """The job's owner releases it; that an admin holds it he cannot undo."""
