@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from contextlib import suppress
+from dataclasses import dataclass, fields, replace
 from functools import partial
 
 from hypothesis import note
 from hypothesis import strategies as st
 
-from backfill.core.model.changes import Claimed, HoldSet
+from backfill.core.model.changes import Claimed, HoldSet, NodeManaged
 from backfill.core.model.cluster import ENDED, JobState
 from backfill.core.model.fleet import InstanceSpec, Tag
 from backfill.core.model.lifecycle import Phase
@@ -22,7 +23,9 @@ from backfill.drivers.simulated.slurm.books import Manners
 from backfill.drivers.simulated.slurm.model import SimReservation
 from backfill.drivers.simulated.world import SimulatedWorld
 from backfill.drivers.store.memory import MemoryJournal
+from backfill.engine.checkpoint_order import CommandError, checkpoint_order
 from backfill.ports.errors import BusyError, DriverError, RefusedError, UnreachableError
+from backfill.ports.storage import Record
 from backfill.sim.scenarios.rehearsal import Rehearsal
 from tests.simulation.policy_cluster import TWELVE
 
@@ -68,6 +71,20 @@ HOSTILE = (
     "finishes",
     "undrained",
 )
+# And what a second one brings.
+SECOND = (
+    "disk hangs",
+    "few instances seen",
+    "calls are slow",
+    "checkpoint",
+    "clock set",
+    "half unseen",
+    "undrained",
+    "journal restored",
+    "kill daemon",
+)
+# What a slow machine does slowly, beside what has an accident of its own.
+_OFTEN = ("thaw_s", "wake_s", "wake_again_s", "drain_s", "undrain_s", "slurm_call_s", "create_node_s")
 Work = list[tuple[float, float]]  # run time and arrival, seconds
 
 
@@ -117,6 +134,33 @@ class _Errors(logging.Handler):
             self.found.append(said)
 
 
+class HangingJournal(MemoryJournal):
+    """On a disk that may hang, as behind `PromptJournal`: one batch waits, and may be stored after all."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.hangs = False
+        self._late: list[Record] = []
+        self._stored: list[Record] = []  # of which the daemon was told that they are not
+
+    def append(self, records: Iterable[Record]) -> None:
+        """Store all of them, or none; while it hangs nobody knows which."""
+        new = list(records)
+        if self.hangs:
+            self._late = self._late or new
+            raise UnreachableError("journal", "its disk did not answer within 1 s")
+        known = set(map(id, self._stored))
+        super().append(record for record in new if id(record) not in known)
+        self._stored = []
+
+    def answer(self, *, stored: bool) -> None:
+        """The disk answers: what waited for it was stored, or refused."""
+        self.hangs, late, self._late = False, self._late, []
+        if stored:
+            super().append(late)
+            self._stored = late
+
+
 _ERRORS = _Errors()
 logging.getLogger("backfill.cycle").addHandler(_ERRORS)
 
@@ -136,7 +180,7 @@ class Day:
         self.sim.add_partition("batch", tier=10, feature="metal")
         for host in HOSTS:
             self.sim.add_host(host, cpus=2, features=("metal",))
-        self.run = Rehearsal(self.sim, rules, MemoryJournal())
+        self.run = Rehearsal(self.sim, rules, HangingJournal())
         self._rules, self._costs = rules, self.run.costs
         self.jobs: list[str] = []
         self.dead: list[tuple[float, float]] = []
@@ -268,6 +312,11 @@ class Day:
         self.dead.append((self.sim.now_s, self.sim.now_s + 10.0))
         self._misread(Odd.NO_INSTANCES, pick, HOSTS[pick % 3])
 
+    def _few_instances_seen(self, pick: int) -> None:
+        """Of a host; whoever asks for room meanwhile may be told that there is some."""
+        self.dead.append((self.sim.now_s, self.sim.now_s + 10.0))
+        self._misread(Odd.FEW_INSTANCES, pick, HOSTS[pick % 3])
+
     def _slurm_forgets_jobs(self, pick: int) -> None:
         """Whoever asks: until it has read its own state, some seconds."""
         order = self.sim.faults.misread(Odd.NO_JOBS, times=-1, everywhere=True)
@@ -313,7 +362,7 @@ class Day:
             old_s = self.run.now_s - 30.0 * (1 + pick)
             kept = [r for r in self.run.journal.read() if r.at_s <= old_s]
             self._kill_daemon(pick)
-            self.run.journal = MemoryJournal()
+            self.run.journal = HangingJournal()
             self.run.journal.append(kept)
 
     def _disk_full(self, pick: int) -> None:
@@ -322,6 +371,29 @@ class Day:
         if isinstance(journal, MemoryJournal):
             journal.full = True
             self.sim.at(self.sim.now_s + 15.0 * (1 + pick), lambda: setattr(journal, "full", False))
+
+    def _disk_hangs(self, pick: int) -> None:
+        """It takes what was written last in the end, or not; the daemon may have died meanwhile."""
+        journal = self.run.journal
+        if isinstance(journal, HangingJournal):
+            journal.hangs = True
+            answer = partial(journal.answer, stored=pick % 2 == 0)
+            self.sim.at(self.sim.now_s + 10.0 * (1 + pick), answer)
+
+    def _calls_are_slow(self, pick: int) -> None:
+        """All but stops take thirty times as long: what follows one another comes in another order."""
+        usual = self.run.costs
+        slow = {f.name: 30.0 * getattr(usual, f.name) for f in fields(usual) if f.name in _OFTEN}
+        self.run.costs = replace(usual, **slow)
+        self.sim.at(self.sim.now_s + 10.0 * (1 + pick), lambda: setattr(self.run, "costs", self._costs))
+
+    def _checkpoint(self, pick: int) -> None:
+        """Somebody orders one of a job, if it can be had now."""
+        job = self._low_job(pick)
+        if job is not None and self.run.alive:
+            with suppress(CommandError):
+                _, nodes = checkpoint_order(self.run.world, job)
+                self.run.cycle.take([NodeManaged(node) for node in nodes])
 
     def _admin_suspends(self, pick: int) -> None:
         """An admin stops a job, and lets it go on after some time."""

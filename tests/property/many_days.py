@@ -32,7 +32,7 @@ from backfill.core.policy import PolicySet, Proof
 from backfill.core.reconcile.planner import plan
 from backfill.core.world import World
 from backfill.engine import cycle
-from tests.property.days import ACCIDENTS, HOSTILE, Accident, Day, policies
+from tests.property.days import ACCIDENTS, HOSTILE, SECOND, Accident, Day, policies
 from tests.property.run_identity import Lived, live
 
 LADDERS = (
@@ -88,10 +88,25 @@ class Drawn:
     high_limit: float = 0.0
 
 
-def draw(seed: int, number: int) -> Drawn:
-    """The `number`-th day of this seed, always the same."""
+def draw(seed: int, number: int, *, weeks: int = 2) -> Drawn:
+    """The `number`-th day of this seed, always the same; `weeks`: 1 for what the first one knew alone."""
     day = _impatient(random.Random(f"{seed}/{number}/patience"), _drawn(seed, number))
-    return _owning(random.Random(f"{seed}/{number}/machines"), day)
+    if weeks < 2:
+        return day
+    day = _owning(random.Random(f"{seed}/{number}/machines"), day)
+    return _worse(random.Random(f"{seed}/{number}/second"), day)
+
+
+def _worse(rng: random.Random, day: Drawn) -> Drawn:
+    """Every second day more goes wrong than in a hostile week."""
+    if rng.random() < 0.5:
+        return day
+    last_s = max([60.0, *(at_s for _, at_s in day.high)])
+    more = [
+        Accident(rng.choice(SECOND), round(rng.uniform(1.0, last_s), 2), rng.randint(0, 5))
+        for _ in range(rng.randint(1, 5))
+    ]
+    return replace(day, wrong=tuple(sorted((*day.wrong, *more), key=lambda a: a.at_s)))
 
 
 def _owning(rng: random.Random, day: Drawn) -> Drawn:
@@ -245,10 +260,11 @@ class Sum:
     reports: int = 0
 
 
-def _live(task: tuple[int, int]) -> tuple[int, float, list[tuple[str, str]]]:
+def _live(task: tuple[int, int, int]) -> tuple[int, float, list[tuple[str, str]]]:
     began_s = time.process_time()
-    wrong, _ = lived(draw(*task))
-    return task[1], time.process_time() - began_s, wrong
+    seed, number, weeks = task
+    wrong, _ = lived(draw(seed, number, weeks=weeks))
+    return number, time.process_time() - began_s, wrong
 
 
 def _both(world: World, policies: PolicySet) -> Plan:
@@ -298,10 +314,10 @@ def _tell(total: Sum, of: int, began_s: float) -> None:
     )
 
 
-def live_many(seed: int, numbers: range, processes: int, twice: bool) -> Sum:
+def live_many(seed: int, numbers: range, processes: int, twice: bool, weeks: int = 2) -> Sum:
     """Live these days, in so many processes; findings and progress go to standard error."""
     total, began_s, told_s = Sum(), time.monotonic(), time.monotonic()
-    tasks = ((seed, number) for number in numbers)
+    tasks = ((seed, number, weeks) for number in numbers)
     with multiprocessing.Pool(processes, _quiet, (twice,)) as pool:
         for number, cpu_s, wrong in pool.imap_unordered(_live, tasks, chunksize=4):
             total.days += 1
@@ -318,9 +334,9 @@ def live_many(seed: int, numbers: range, processes: int, twice: bool) -> Sum:
     return total
 
 
-def _tell_one(seed: int, number: int) -> int:
+def _tell_one(seed: int, number: int, weeks: int) -> int:
     """Live one day and tell its story."""
-    drawn = draw(seed, number)
+    drawn = draw(seed, number, weeks=weeks)
     wrong, day = lived(drawn)
     for record in day.run.journal.read():
         if record.kind != "change":
@@ -347,15 +363,16 @@ def main() -> int:
     parser.add_argument("--cycles", type=int, default=0, help="and so many of run_identity")
     parser.add_argument("--first", type=int, default=0, help="begin with this one")
     parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
+    parser.add_argument("--weeks", type=int, choices=(1, 2), default=2, help="1: fewer kinds of accidents")
     parser.add_argument("--twice", action="store_true", help="make each plan from scratch as well")
     asked = parser.parse_args()
     seed = int.from_bytes(os.urandom(4)) if asked.seed is None else asked.seed
     print(f"SEED={seed}", file=sys.stderr, flush=True)
     if asked.day is not None:
         _quiet(asked.twice)
-        return _tell_one(seed, asked.day)
+        return _tell_one(seed, asked.day, asked.weeks)
     numbers = range(asked.first, asked.first + asked.days)
-    total = live_many(seed, numbers, asked.processes, asked.twice)
+    total = live_many(seed, numbers, asked.processes, asked.twice, asked.weeks)
     runs = live_cycles(asked.cycles, asked.processes)
     wrong = +(total.violations + runs.violations)
     print(

@@ -11,7 +11,7 @@ import pytest
 from tests.property.many_days import draw, lived
 
 SEED = 16
-# Found by `make days`, each kept: (seed, number).
+# Found by `make days` with the first kinds of accidents (--weeks 1), each kept: (seed, number).
 FOUND: tuple[tuple[int, int], ...] = (
     # The day was called over while an instance that a restored journal had lost was not taken over yet.
     (4711, 24),
@@ -88,7 +88,7 @@ def test_a_day_like_any_other(number: int) -> None:
 @pytest.mark.parametrize(("seed", "number"), FOUND)
 def test_a_day_that_once_went_wrong(seed: int, number: int) -> None:
     """What random days have found does not come back."""
-    wrong, _ = lived(draw(seed, number))
+    wrong, _ = lived(draw(seed, number, weeks=1))
     assert wrong == []
 
 

@@ -23,11 +23,13 @@ class Odd(StrEnum):
     NO_NODES = "no-nodes"  # slurmctld tells of jobs only
     HALF = "half"  # half of the nodes and half of the jobs are missing
     NO_INSTANCES = "no-instances"  # libvirt tells of no domain
+    FEW_INSTANCES = "few-instances"  # libvirt tells of half of its domains
 
 
 # Of which readings what is missing.
 _JOBLESS = frozenset({Odd.NO_JOBS, Odd.HALF})
 _NODELESS = frozenset({Odd.NO_NODES, Odd.HALF})
+_BLIND = frozenset({Odd.NO_INSTANCES, Odd.FEW_INSTANCES})
 
 
 @dataclass(slots=True)
@@ -118,8 +120,10 @@ class Faults:
 
     def misread_host(self, host: str, instances: dict[str, _Seen]) -> dict[str, _Seen]:
         """Return the instances that are shown of a host."""
-        order = self._odd(frozenset({Odd.NO_INSTANCES}), host, all_of_it=True)
-        return instances if order is None else {}
+        order = self._odd(_BLIND, host, all_of_it=True)
+        if order is None:
+            return instances
+        return self._some(instances) if order.odd is Odd.FEW_INSTANCES else {}
 
     def _some(self, seen: dict[str, _Seen]) -> dict[str, _Seen]:
         return {name: one for name, one in seen.items() if self._random.random() < 0.5}
