@@ -76,7 +76,7 @@ def test_a_job_gets_a_guest_of_its_own_size_and_nobody_else_gets_in(rig: DaemonR
     rig.until(lambda: name not in rig.nodes(), what="the end of its machine")
     assert name not in rig.domains()[host]
     assert "backfill-job" not in rig.ctl("scontrol", "show", "reservation")
-    assert states(rig, job) == WHOLE
+    rig.until(lambda: states(rig, job) == WHOLE, what="the whole way of its machines")
 
 
 def test_a_job_over_two_nodes_gets_both_and_a_cancelled_one_keeps_none(rig: DaemonRig) -> None:
@@ -93,8 +93,8 @@ def test_a_job_over_two_nodes_gets_both_and_a_cancelled_one_keeps_none(rig: Daem
     rig.until(lambda: rig.nodes().keys() == names, what="the end of these")
     rig.finish(job)
     rig.until(lambda: rig.nodes().keys() == anybodys, what="the end of the first")
-    assert states(rig, job) == WHOLE
-    assert states(rig, other)[-1] == "gone"
+    rig.until(lambda: states(rig, job) == WHOLE, what="the whole way of its machines")
+    rig.until(lambda: states(rig, other)[-1] == "gone", what="the end of the second job's machines")
     assert rig.state(other) == "CANCELLED"
 
 
