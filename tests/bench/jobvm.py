@@ -9,9 +9,7 @@ Prints one line of JSON last; seconds, medians.
 
 from __future__ import annotations
 
-import json
 import os
-import sqlite3
 import sys
 import time
 from collections import defaultdict
@@ -19,6 +17,7 @@ from contextlib import closing
 from statistics import median, quantiles
 from typing import Any
 
+from backfill.drivers.store.sqlite import JournalReader
 from backfill.lab import image
 from backfill.lab.cluster import Lab
 from backfill.lab.policyfile import policy
@@ -50,10 +49,9 @@ class Start:
     """When each thing happened to one job's own machine, by the daemon's journal."""
 
     def __init__(self, bed: Bed, job: str) -> None:
-        path = bed.lab.dir / "daemon" / "journal.db"
-        with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as journal:
-            rows = journal.execute("SELECT at_s, kind, body FROM record ORDER BY id").fetchall()
-        self._rows = [(at_s, kind, json.loads(body)) for at_s, kind, body in rows]
+        with closing(JournalReader(bed.lab.dir / "daemon" / "journal.db")) as journal:
+            rows: list[tuple[float, str, Any]] = [(r.at_s, r.kind, r.body) for r in journal.read()]
+        self._rows = rows
         self._job = job
         self._node = next(b["node"] for _, _, b in self._rows if self._is_its_node(b))
 
