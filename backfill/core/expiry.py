@@ -43,7 +43,7 @@ class Expiry:
         now_s: float,
         limits: Limits,
     ) -> tuple[dict[str, str], dict[str, str]]:
-        """Ids that may go, each with the reason; and those that stay although their time is over.
+        """Return ids that may go, each with the reason; and those that stay although their time is over.
 
         `over`: ids whose time is over. `jobs`: Slurm's answer of `now_s` about the jobs of all that
         is kept. `now_s` runs on a clock that does not jump.

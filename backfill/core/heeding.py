@@ -74,7 +74,7 @@ class Heed:
                 pass
 
     def catch_up(self, policies: PolicySet) -> Iterator[ch.Change]:
-        """What to tell before a plan: what new policies ask of, and priorities, all in one."""
+        """Yield what to tell before a plan: what new policies ask of, and priorities, all in one."""
         if policies is not self._policies:
             self._policies = policies
             self._names = frozenset(policies.instances.names)
@@ -112,7 +112,7 @@ class Heed:
         yield ch.JobSeen(job, seen_s)
 
     def _matters(self, job: Job, policies: PolicySet) -> bool:
-        """Whether a decision may look at it: it may want an instance, or it has what is ours."""
+        """Return True if a decision may look at it: it may want an instance, or it has what is ours."""
         priorities = policies.priorities
         if job.partition in priorities.low or job.qos in priorities.low_qos:
             return True
@@ -151,7 +151,7 @@ class Heed:
             yield ch.NodeSeen(node, seen_s)
 
     def _ours(self, name: str) -> bool:
-        """Whether it is the node of a host or of an instance."""
+        """Return True if it is the node of a host or of an instance."""
         world = self._world
         return (
             name in world.managed
@@ -171,7 +171,7 @@ class Heed:
     # --- hosts ---------------------------------------------------------------------------------
 
     def _differs(self, change: ch.SourceFailed | ch.HostSeen, policies: PolicySet) -> bool:
-        """Whether a host looks different, but for a load by which nobody chooses."""
+        """Return True if a host looks different, but for a load by which nobody chooses."""
         if isinstance(change, ch.SourceFailed):
             return self._fails_anew(change)
         host = change.host
@@ -180,7 +180,7 @@ class Heed:
         return told is None or chosen or replace(told, busy=host.busy) != host
 
     def _fails_anew(self, change: ch.SourceFailed) -> bool:
-        """Whether this is not the same failure as before, with no reading in between."""
+        """Return True if this is not the same failure as before, with no reading in between."""
         told = (change.problem, self._world.sources[change.source].seen_s)
         if self._failed.get(change.source) == told:
             return False
@@ -264,7 +264,7 @@ class Readings:
                 heappush(self._by_age, (seen_s, host))
 
     def due(self, half_s: float, each: Collection[str]) -> list[ch.SourceSeen]:
-        """Those of hosts of which nothing was told since `half_s`, and all of `each`, by name."""
+        """Return those of hosts of which nothing was told since `half_s`, and all of `each`, by name."""
         hosts = {host for host in each if host in self._latest}
         while self._by_age and self._by_age[0][0] < half_s:
             told_s, host = heappop(self._by_age)
@@ -279,7 +279,7 @@ def _waits_alike(job: Job, told: Job) -> bool:
 
 
 def _ranks(job: Job, policies: PolicySet) -> bool:
-    """Whether something is decided by the job's priority."""
+    """Return True if something is decided by the job's priority."""
     if job.state is JobState.PENDING:
         return bool(policies.quotas.ceilings)
     victims = policies.victims

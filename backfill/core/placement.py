@@ -158,7 +158,7 @@ NOTHING_MORE = NodeNeed()
 
 
 def need_of(world: World, policies: PolicySet, node: ManagedNode) -> NodeNeed:
-    """What a node that moves takes along."""
+    """Return what a node that moves takes along."""
     instance = world.instances.get((node.host, node.name))
     owners = {job.user for job in world.jobs_on(node.name)}
     return NodeNeed(
@@ -210,7 +210,7 @@ def _too_few(world: World, policies: PolicySet, host: str, functions: int) -> Re
 
 
 def _there(instance: Instance, shape: Resources) -> Resources:
-    """What an instance that stands still, or is just leaving, still takes of its host."""
+    """Return what an instance that stands still, or is just leaving, still takes of its host."""
     return Resources(
         shape.cpus if instance.occupies_cpu else 0, shape.memory_mb if instance.occupies_memory else 0
     )
@@ -522,7 +522,7 @@ def rooms_of(world: World, policies: PolicySet) -> Rooms:
 
 
 def _look(policies: PolicySet, ask: Ask, host: str, world: World) -> Look:
-    """What is left on the host, or why no instance may come to it; and until when that holds."""
+    """Return what is left on the host, or why no instance may come to it; and until when that holds."""
     reason = closed(world, host, policies.limits) or _unproven(world, host)
     if reason:
         return reason, inf
@@ -546,7 +546,7 @@ def _unproven(world: World, host: str) -> Reason | None:
 
 
 def _known_until_s(world: World, host: str, policies: PolicySet, pays_s: float) -> float:
-    """When time alone may make a difference about a host."""
+    """Return when time alone may make a difference about a host."""
     moments = [inf]
     node = node_of(world, host)
     if node is not None and node.maintenance_s:
@@ -565,12 +565,12 @@ def node_of(world: World, host: str) -> Node | None:
 
 
 def wanted_again_s(node: Node) -> float | None:
-    """When Slurm will want the node, by reservations and planned starts; None: not known."""
+    """Return when Slurm will want the node, by reservations and planned starts; None: not known."""
     return min((at_s for at_s in (node.planned_s, node.maintenance_s) if at_s), default=None)
 
 
 def free_again_s(world: World, host: str) -> float | None:
-    """When, by their time limits, the jobs to which Slurm gave the host are over; None: unknown."""
+    """Return when, by their time limits, the jobs to which Slurm gave the host are over; None: unknown."""
     known = world.hosts.get(host)
     if known is None or known.node is None or host in world.closed:
         return None
@@ -617,6 +617,6 @@ def open_breaker(world: World, name: str, rules: Readiness, hosts: Iterable[str]
 
 
 def rest_ends_s(world: World, rules: Readiness) -> float:
-    """When the next rest is over; 0 for none."""
+    """Return when the next rest is over; 0 for none."""
     ends = [s.last_s + rules.rest_s for s in world.streaks.values() if s.count >= rules.break_after]
     return min((end_s for end_s in ends if world.now_s < end_s), default=0.0)

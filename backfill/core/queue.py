@@ -129,7 +129,8 @@ class WorkQueue:
 
     def mark(self, entity: Entity) -> None:
         """The next plan has to look at it."""
-        self._unasked.discard(entity)
+        if self._unasked:
+            self._unasked.discard(entity)
         if entity not in self._marked:
             self._marked.add(entity)
             heappush(self._order, entity)
@@ -143,7 +144,7 @@ class WorkQueue:
     def mark_nodes(self, names: Iterable[str]) -> None:
         """The same of several names."""
         for name in names:
-            self.mark(self._of_node(name))
+            self.mark(self._nodes.get(name) or self._of_node(name))
 
     def _of_node(self, name: str) -> Entity:
         """A node's entity: named so often that making it each time would count."""
@@ -219,7 +220,7 @@ class WorkQueue:
             self.happened(Topic.ROOM)
 
     def _pop(self) -> Entity | None:
-        """What is to be looked at next; None: nothing."""
+        """Return what is to be looked at next; None: nothing."""
         if (entity := self._head()) is not None:
             heappop(self._order)
             self._marked.discard(entity)
@@ -250,7 +251,7 @@ class WorkQueue:
         return inf if found is None else found.wake_s
 
     def next_wake_s(self) -> float:
-        """When the first of all wants to be looked at again."""
+        """Return when the first of all wants to be looked at again."""
         while self._wakes and self._wakes_at(self._wakes[0][1]) != self._wakes[0][0]:
             heappop(self._wakes)
         return self._wakes[0][0] if self._wakes else inf
@@ -320,7 +321,7 @@ class WorkQueue:
             self.mark(Entity(Kind.CLAIM, job_id))
 
     def _mark_if_silent(self, name: str = "") -> None:
-        """Whether nodes are set down depends on those that are silent: on this one, or on all of them."""
+        """Nodes are set down by those that are silent: by this one, or by all of them."""
         silent = self._world.silent
         if silent and (not name or name in silent):
             self.mark(LIVENESS)
@@ -340,11 +341,10 @@ class WorkQueue:
     def host_moved(self, host: str) -> None:
         """Something about a host, or on it, is different: that concerns all who use its room."""
         world = self._world
-        names = world.fleet.names_on(host)
-        self.mark_nodes(names)
-        for job_id in {world.managed[name].job for name in names if world.machines}:
-            self._mark_machines_of_members(job_id)  # they stand still and go on together
-        self.mark_nodes(world.fleet.instance_names_on(host))
+        self.mark_nodes(world.fleet.all_names_on(host))
+        if world.machines:
+            for job_id in {world.managed[name].job for name in world.fleet.names_on(host)}:
+                self._mark_machines_of_members(job_id)  # they stand still and go on together
         self._mark_claims(host, waiting=True)
         known = world.hosts.get(host)
         if known is not None and known.parents is not None and (self.cloning or world.fleets):

@@ -162,7 +162,7 @@ class JobIndex:
         self._gone[job_id] = seen_s
 
     def bury(self, seen_s: float) -> list[str]:
-        """Ids of jobs gone for so long that no reading that was under way then brings them back."""
+        """Return ids of jobs gone for so long that no reading that was under way then brings them back."""
         buried = []
         for job_id, gone_s in self._gone.items():
             if seen_s - gone_s < _TOMBSTONE_S:
@@ -173,12 +173,12 @@ class JobIndex:
         return [job_id for job_id in buried if job_id not in self.jobs]
 
     def on(self, node: str) -> list[Job]:
-        """Jobs that hold `node`, in order of their ids."""
+        """Return jobs that hold `node`, in order of their ids."""
         ids = self._on.get(node)
         return [self.jobs[i] for i in _sorted(ids)] if ids else []
 
     def any_on(self, node: str | None) -> bool:
-        """Whether any job holds `node`."""
+        """Return True if any job holds `node`."""
         return bool(self._on.get(node)) if node is not None else False
 
     def pending(self, partitions: Iterable[str]) -> Iterator[Job]:
@@ -265,19 +265,20 @@ class FleetIndex:
         return self._managed_on.get(host, _NOBODY)
 
     def holders(self, job_id: str) -> frozenset[str]:
-        """Names of the nodes whose records name the job, or a component of it."""
+        """Return names of the nodes whose records name the job, or a component of it."""
         return self._holders.get(job_id.partition("+")[0], _NOBODY)
 
     def instances_on(self, host: str) -> list[Instance]:
         """Instances on a host, in order of their names."""
         return [self.instances[host, name] for name in _sorted(self._instances_on.get(host, ()))]
 
-    def instance_names_on(self, host: str) -> Iterable[str]:
-        """Their names, in no order."""
-        return self._instances_on.get(host, ())
+    def all_names_on(self, host: str) -> Collection[str]:
+        """Return names of the instances and managed nodes on the host or on their way to it, in no order."""
+        ours, there = self.names_on(host), self._instances_on.get(host, _NOBODY)
+        return ours if there <= ours else ours | there
 
     def any_on(self, host: str) -> bool:
-        """Whether an instance or a managed node is on the host or on its way to it."""
+        """Return True if an instance or a managed node is on the host or on its way to it."""
         return bool(self._instances_on.get(host) or self._managed_on.get(host))
 
     def places_of(self, name: str) -> list[Instance]:
@@ -285,41 +286,41 @@ class FleetIndex:
         return [self.instances[host, name] for host in _sorted(self._places.get(name, ()))]
 
     def first_seen_s(self, host: str, name: str) -> float:
-        """When an instance was first seen on a host; 0 if it is not there."""
+        """Return when an instance was first seen on a host; 0 if it is not there."""
         return self._first_seen.get((host, name), 0.0)
 
     def created_since(self, since_s: float) -> int:
-        """How many of the latest instances we began to make after `since_s`."""
+        """Return how many of the latest instances we began to make after `since_s`."""
         return len(self._created) - bisect_right(self._created, since_s)
 
     def created_after_s(self, since_s: float) -> float | None:
-        """When we began to make the first of those after `since_s`."""
+        """Return when we began to make the first of those after `since_s`."""
         at = bisect_right(self._created, since_s)
         return self._created[at] if at < len(self._created) else None
 
     def in_phase(self, *phases: Phase) -> set[str]:
-        """Names of the managed nodes in any of these phases."""
+        """Return names of the managed nodes in any of these phases."""
         return set().union(*(self._phases[phase] for phase in phases))
 
     def count_in(self, *phases: Phase) -> int:
-        """How many managed nodes are in any of these phases."""
+        """Return how many managed nodes are in any of these phases."""
         return sum(len(self._phases[phase]) for phase in phases)
 
     def left_since(self, since_s: float) -> int:
-        """How many of the latest idle instances began to leave after `since_s`."""
+        """Return how many of the latest idle instances began to leave after `since_s`."""
         return len(self._left) - bisect_right(self._left, since_s)
 
     def created_back_s(self, count: int) -> float:
-        """When the `count`-th last instance was begun; 0 if there were fewer."""
+        """Return when the `count`-th last instance was begun; 0 if there were fewer."""
         return self._created[-count] if 0 < count <= len(self._created) else 0.0
 
     def begun_back_s(self, what: str, count: int) -> float:
-        """When the `count`-th last instance of `host NAME` or `image NAME` was begun; or 0."""
+        """Return when the `count`-th last instance of `host NAME` or `image NAME` was begun; or 0."""
         begun = self._begun.get(what, ())
         return begun[-count] if 0 < count <= len(begun) else 0.0
 
     def left_back_s(self, count: int) -> float:
-        """When the `count`-th last idle instance began to leave; 0 if there were fewer."""
+        """Return when the `count`-th last idle instance began to leave; 0 if there were fewer."""
         return self._left[-count] if 0 < count <= len(self._left) else 0.0
 
     def destroyed_since(self, since_s: float) -> int:
@@ -327,7 +328,7 @@ class FleetIndex:
         return sum(1 for at_s, _, _ in reversed(self._destroyed) if at_s > since_s)
 
     def destroyed_after_s(self, since_s: float) -> float | None:
-        """When that was done for the first time after `since_s`."""
+        """Return when that was done for the first time after `since_s`."""
         return next((at_s for at_s, _, _ in self._destroyed if at_s > since_s), None)
 
     # --- changing ------------------------------------------------------------------------------
@@ -458,17 +459,17 @@ class ReadyIndex:
 
     @property
     def idle(self) -> Iterable[str]:
-        """Names of those without a job that no fleet keeps, in no order."""
+        """Return names of those without a job that no fleet keeps, in no order."""
         return self._idle
 
     @property
     def idle_count(self) -> int:
-        """How many these are."""
+        """Return how many these are."""
         return len(self._idle)
 
     @property
     def allocated(self) -> Mapping[Use, int]:
-        """How many of those to which Slurm gives jobs are alike."""
+        """Return how many of those to which Slurm gives jobs are alike."""
         return self._counts
 
     def look(self, name: str, ours: ManagedNode | None, seen: Node | None) -> bool:
@@ -506,15 +507,15 @@ class ClaimIndex:
         self._at: Table[str, frozenset[str]] = Table(log)  # node of ours -> ids of jobs that begin there
 
     def on(self, host: str) -> Iterable[str]:
-        """Ids of the jobs that claim the host."""
+        """Return ids of the jobs that claim the host."""
         return self._on.get(host, ())
 
     def at(self, node: str) -> Iterable[str]:
-        """Ids of the jobs of claims that begin on this node of ours."""
+        """Return ids of the jobs of claims that begin on this node of ours."""
         return self._at.get(node, ())
 
     def any_on(self, host: str) -> bool:
-        """Whether any job claims the host."""
+        """Return True if any job claims the host."""
         return bool(self._on.get(host))
 
     def put(self, claim: HostAllocation) -> None:
@@ -564,19 +565,19 @@ class CallIndex:
         self._arriving: Table[str, frozenset[str]] = Table(log)  # host -> keys of those in flight onto it
 
     def of(self, name: str) -> Iterable[str]:
-        """Keys of a node's operations, in flight or failed, in no order."""
+        """Return keys of a node's operations, in flight or failed, in no order."""
         return self._of.get(name, ())
 
     def busy(self, name: str) -> bool:
-        """Whether an operation of the node is in flight."""
+        """Return True if an operation of the node is in flight."""
         return bool(self._running.get(name))
 
     def under_way(self, kind: str) -> frozenset[str]:
-        """Keys of the operations of this kind in flight, for the kinds that are counted."""
+        """Return keys of the operations of this kind in flight, for the kinds that are counted."""
         return self._under_way.get(kind, _NONE)
 
     def arriving(self, host: str) -> bool:
-        """Whether an operation in flight may bring an instance onto the host's CPUs."""
+        """Return True if an operation in flight may bring an instance onto the host's CPUs."""
         return bool(self._arriving.get(host))
 
     def started(self, change: OperationStarted) -> None:
@@ -720,15 +721,15 @@ class Picture:
     # --- reading -------------------------------------------------------------------------------
 
     def jobs_on(self, node: str) -> list[Job]:
-        """Jobs that Slurm shows on a node, in order of their ids."""
+        """Return jobs that Slurm shows on a node, in order of their ids."""
         return self.job_index.on(node)
 
     def deleted(self, name: str, generation: int) -> bool:
-        """Whether a call of ours has deleted the node of this generation from Slurm."""
+        """Return True if a call of ours has deleted the node of this generation from Slurm."""
         return (name, generation) in self._deleted
 
     def vanished_on(self, node: str) -> tuple[HeldJob, ...]:
-        """Jobs that were on a node of ours and of which Slurm shows nothing any more."""
+        """Return jobs that were on a node of ours and of which Slurm shows nothing any more."""
         return tuple(self._vanished.get(node, {}).values())
 
     def places_of(self, name: str) -> list[Instance]:
@@ -740,17 +741,17 @@ class Picture:
         return self._host_of_node.get(node)
 
     def taken(self, host: str) -> bool:
-        """Whether there are any of these."""
+        """Return True if there are any of these."""
         known = self.hosts.get(host)
         node = None if known is None else known.node
         return host in self.closed or self.job_index.any_on(node) or self.claim_index.any_on(host)
 
     def takers(self, host: str) -> tuple[str, ...]:
-        """Ids of the jobs that have, or were just given, the host's own node."""
+        """Return ids of the jobs that have, or were just given, the host's own node."""
         if not self.taken(host):
             return ()
         node = self.hosts[host].node if host in self.hosts else None
-        holders = [j for j in self.jobs_on(node) if j.holds_nodes] if node is not None else []
+        holders = self.jobs_on(node) if node is not None else []
         found = {j.id for j in holders}
         # A hook knows an array task by its raw number only: 14 and 12_3 are one job.
         known = found | {str(j.raw_id) for j in holders}
@@ -760,38 +761,38 @@ class Picture:
         return tuple(sorted(found))
 
     def claims_on(self, host: str) -> list[HostAllocation]:
-        """Claims on the host."""
+        """Return claims on the host."""
         return [self.claims[job_id] for job_id in self.claim_index.on(host)]
 
     def running(self, key: str) -> bool:
-        """Whether the operation is in flight."""
+        """Return True if the operation is in flight."""
         operation = self.operations.get(key)
         return operation is not None and operation.running
 
     def arriving(self, host: str) -> bool:
-        """Whether an operation in flight, or one that failed and may yet have acted, may bring an
+        """Return True if an operation in flight, or one that failed and may yet have acted, may bring an
         instance onto this host's CPUs."""
         return self.calls.arriving(host) or any(host in d.hosts for d in self.doubts.values())
 
     def alone(self, hosts: Iterable[str]) -> bool:
-        """Whether nothing of ours is on these hosts or on its way to any of them."""
+        """Return True if nothing of ours is on these hosts or on its way to any of them."""
         if self.doubts:
             return False
         of_ours, arriving = self.fleet.any_on, self.calls.arriving
         return not any(of_ours(h) or arriving(h) or self.parents_starting(h) for h in hosts)
 
     def parents_starting(self, host: str) -> int:
-        """How many guests run there, or are just being started, to become parents of clones."""
+        """Return how many guests run there, or are just being started, to become parents of clones."""
         known, calls = self.hosts.get(host), self.calls.of(host)
         running = [key for key in calls if key.startswith("MakeParent") and self.running(key)]
         return max(len(running), len(known.parents_starting) if known is not None and known.parents else 0)
 
     def busy(self, name: str) -> bool:
-        """Whether an operation of this node is in flight, or may have acted although it failed."""
+        """Return True if an operation of this node is in flight, or may have acted although it failed."""
         return self.calls.busy(name) or name in self.doubts
 
     def seen_s(self, kind: str, name: str) -> float:
-        """When the subject was last read; 0 if never. Kinds: node, job, host, instance."""
+        """Return when the subject was last read; 0 if never. Kinds: node, job, host, instance."""
         return self._seen.get((kind, name), 0.0)
 
     def node_since_s(self, name: str) -> float:
@@ -799,22 +800,22 @@ class Picture:
         return self._node_since.get(name, 0.0)
 
     def node_read_s(self, name: str) -> float:
-        """When the node and the jobs on it were last read, changed or not."""
+        """Return when the node and the jobs on it were last read, changed or not."""
         slurm = self.sources.get("slurm")
         return max(self._node_read.get(name, 0.0), slurm.seen_s if slurm else 0.0)
 
     def operations_of(self, name: str) -> list[Operation]:
-        """Operations of one node, in flight or failed, oldest first."""
+        """Return operations of one node, in flight or failed, oldest first."""
         found = [self.operations[key] for key in self.calls.of(name)]
         return sorted(found, key=lambda operation: (operation.since_s, operation.key))
 
     @property
     def clock_s(self) -> float:
-        """What the machine's clock says now."""
+        """Return what the machine's clock says now."""
         return self.now_s - self.ahead_s
 
     def created_lately(self, within_s: float) -> int:
-        """How many instances we began to make less than so long ago."""
+        """Return how many instances we began to make less than so long ago."""
         return self.fleet.created_since(self.now_s - within_s)
 
     def destroyed_lately(self, within_s: float) -> int:
@@ -822,12 +823,12 @@ class Picture:
         return self.fleet.destroyed_since(self.now_s - within_s)
 
     def source_read_s(self, source: str) -> float:
-        """When the latest complete reading of Slurm, or of a host, began; 0: never."""
+        """Return when the latest complete reading of Slurm, or of a host, began; 0: never."""
         known = self.sources.get(source)
         return 0.0 if known is None else known.seen_s
 
     def fresh(self, source: str, stale_after_s: float) -> bool:
-        """Whether the source was read, and not longer ago than that."""
+        """Return True if the source was read, and not longer ago than that."""
         known = self.sources.get(source)
         if known is None or known.seen_s == 0.0:
             return False

@@ -455,7 +455,7 @@ class World(Picture):
 
 
 def _tries_anew(before: ManagedNode, after: ManagedNode) -> bool:
-    """Whether what failed for the node before says nothing about what comes now."""
+    """Return True if what failed for the node before says nothing about what comes now."""
     if after.phase is Phase.RETURNING:
         return before.phase is not Phase.RETURNING
     # No rung is left, and the last one is tried again.

@@ -28,7 +28,7 @@ class Head:
 
     @property
     def extra(self) -> str:
-        """What tells it from others of its kind about this subject; empty: there is one at a time."""
+        """Return what tells it from others of its kind about this subject; empty: there is one at a time."""
         return ""
 
     @property
@@ -43,7 +43,7 @@ class Head:
 
     @property
     def safe_unwritten(self) -> bool:
-        """Whether it may be done although it cannot be written down first.
+        """Return True if it may be done although it cannot be written down first.
 
         The hypervisor shows it to whoever comes after us, and it can be undone.
         """

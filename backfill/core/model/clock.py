@@ -38,7 +38,7 @@ def as_then(moves: Sequence[Move], at_s: float) -> float:
 
 
 def moved_s(known: tuple[float, str, float] | None, found: tuple[float, str, float]) -> float:
-    """What has to be added to times that were written before, to have them in the time of now.
+    """Return what has to be added to times that were written before, to have them in the time of now.
 
     Both are a time, the boot of the machine, and its uptime then. Across a boot nobody can know how
     long it took if its clock may be wrong: no time has passed.
@@ -66,11 +66,11 @@ class Zone:
     changes: tuple[tuple[float, float], ...] = ((-inf, 0.0),)
 
     def shown(self, at_s: float) -> float:
-        """What the clocks there show at this moment."""
+        """Return what the clocks there show at this moment."""
         return at_s + self.changes[self._era(at_s)][1]
 
     def moments(self, shown_s: float) -> tuple[float, ...]:
-        """When they show this: once as a rule, twice where an hour is repeated.
+        """Return when they show this: once as a rule, twice where an hour is repeated.
 
         Where they skip it, it is the moment at which they do.
         """
@@ -85,7 +85,7 @@ class Zone:
         return tuple(self.changes[era][0] for era in near if self._skips(era, shown_s))
 
     def steady_s(self, first_s: float, last_s: float) -> float | None:
-        """How far it is ahead of UTC all the time between two moments; None: it is changed."""
+        """Return how far it is ahead of UTC all the time between two moments; None: it is changed."""
         era = self._era(first_s)
         return self.changes[era][1] if era == self._era(last_s) else None
 

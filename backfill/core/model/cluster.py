@@ -224,7 +224,7 @@ class SlurmSettings:
 
     @property
     def private(self) -> frozenset[str]:
-        """What PrivateData keeps from users, such as `jobs`; `cloud` is another matter there."""
+        """Return what PrivateData keeps from users, such as `jobs`; `cloud` is another matter there."""
         words = frozenset(self.raw.get("PrivateData", "").lower().split(","))
         return _ALL_PRIVATE if "all" in words else words & _ALL_PRIVATE
 
@@ -235,7 +235,7 @@ _ALL_PRIVATE = frozenset(
 
 
 def end_s(job: Job) -> float | None:
-    """When a job that runs ends at the latest by its time limit; None: unknown."""
+    """Return when a job that runs ends at the latest by its time limit; None: unknown."""
     if job.time_limit_s is None or job.start_s <= 0.0:
         return None
     return job.start_s + job.time_limit_s

@@ -72,7 +72,7 @@ class CloneParent:
     made: bool
 
     def suits(self, image: str, flavour: Flavour) -> bool:
-        """Whether instances like this can go on from it, once it is made."""
+        """Return True if instances like this can go on from it, once it is made."""
         shape = (flavour.cpus, flavour.memory_mb, flavour.disk_gb)
         return self.image == image and (self.cpus, self.memory_mb, self.disk_gb) == shape
 
@@ -103,7 +103,7 @@ class Host:
     keeps: bool = True  # whether checkpoints of what is on it can be kept
 
     def has_parent(self, image: str, flavour: Flavour) -> bool:
-        """Whether an instant clone could be made here without making a parent first."""
+        """Return True if an instant clone could be made here without making a parent first."""
         return any(p.made and p.suits(image, flavour) for p in self.parents or ())
 
     @property
@@ -248,10 +248,10 @@ class Fleet:
 
     @property
     def growing(self) -> bool:
-        """Whether instances are still to be made for it."""
+        """Return True if instances are still to be made for it."""
         return self.state in (FleetState.WAITING, FleetState.MAKING)
 
     @property
     def settled(self) -> bool:
-        """Whether nothing is to be done about it."""
+        """Return True if nothing is to be done about it."""
         return self.state in (FleetState.READY, FleetState.FAILED)

@@ -117,7 +117,7 @@ class Stood:
     at_s: float
 
     def owed_s(self, now_s: float) -> float:
-        """How much of that is left by now."""
+        """Return how much of that is left by now."""
         return max(0.0, self.spent_s - max(0.0, now_s - self.at_s))
 
 
@@ -421,7 +421,7 @@ def in_place(node: ManagedNode) -> ManagedNode:
 
 
 def stood_still(node: ManagedNode, going: Iterable[HeldJob], at_s: float) -> tuple[Stood, ...]:
-    """What its jobs owe of their patience, now that these have gone on since `at_s`."""
+    """Return what its jobs owe of their patience, now that these have gone on since `at_s`."""
     going = tuple(one for one in going if one.patience is not None)
     runs = {(one.id, one.restarts) for one in going}
     before = {(one.id, one.restarts): one for one in node.stood}

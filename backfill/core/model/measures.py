@@ -62,7 +62,7 @@ class Harvest:
 
     @property
     def idle_core_s(self) -> float:
-        """What instances could use at most."""
+        """Return what instances could use at most."""
         return self.capacity_core_s - self.high_core_s
 
     @property

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from backfill.core.model.actions import DriverAction
+from backfill.core.model.actions import DriverAction, Head
 from backfill.core.model.changes import (
     Change,
     ClaimAnswered,
@@ -115,8 +115,8 @@ class Plan:
 
 
 def effect_of(action: Action, now_s: float) -> Change:
-    """What an action changes in the world at the moment it is decided."""
-    if isinstance(action, DriverAction):
+    """Return what an action changes in the world at the moment it is decided."""
+    if isinstance(action, Head):
         return OperationStarted(action.key, now_s, action.lands_on)
     match action:
         case SetNode():

@@ -127,7 +127,7 @@ class _Span(Sequence[str]):
 
 
 def _choices(part: str, most: int) -> list[Sequence[str]]:
-    """What may stand at each place of the name: texts and ranges take turns, and the last range
+    """Return what may stand at each place of the name: texts and ranges take turns, and the last range
     counts fastest, as Slurm has it."""
     if _PART.match(part.strip()) is None or part.strip() == "":
         raise ValueError(f"hostlist part '{_short(part)}' is not a node name or a range like n[1-4]")

@@ -36,7 +36,7 @@ class Registered(Protocol):
 
     @property
     def slurmd_start_s(self) -> float:
-        """When its slurmd began, epoch seconds; 0: it has not registered."""
+        """Return when its slurmd began, epoch seconds; 0: it has not registered."""
 
     @property
     def cpus(self) -> int:

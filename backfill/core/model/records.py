@@ -114,7 +114,7 @@ _ALREADY_PLAIN = frozenset({str, int, float, bool, type(None)})
 
 @cache
 def _names(kind: type) -> tuple[str, ...]:
-    """Names of the fields of a dataclass; none for any other type."""
+    """Return names of the fields of a dataclass; none for any other type."""
     return tuple(f.name for f in dataclasses.fields(kind)) if dataclasses.is_dataclass(kind) else ()
 
 
@@ -226,7 +226,7 @@ def remembered(bodies: Iterable[Plain], now_s: float = inf) -> list[changes.Chan
 
 
 def _counts(now_s: float, change: changes.Change) -> bool:
-    """What was destroyed more than an hour ago is held against no limit any more."""
+    """Return False for what was destroyed more than an hour ago: no limit counts it any more."""
     return not isinstance(change, changes.Destroyed) or now_s == inf or change.at_s > now_s - 3600.0
 
 
@@ -273,7 +273,7 @@ def _each_moment(record: _RecordT, put: Callable[[str, float], float]) -> _Recor
 
 
 def _moved(change: changes.Change, by_s: float) -> changes.Change:
-    """What was written in an older time, in the one that is `by_s` later."""
+    """Return what was written in an older time, in the one that is `by_s` later."""
     match change:
         case changes.NodeManaged():
             return changes.NodeManaged(_later(change.node, by_s))

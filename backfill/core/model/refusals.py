@@ -279,7 +279,7 @@ class Reason:
 
     @property
     def gist(self) -> Hashable:
-        """What it says beside amounts: a reason with the same gist is no news."""
+        """Return what it says beside amounts: a reason with the same gist is no news."""
         return (self.code, tuple((f.name, _gist(f)) for f in self.facts if f.weight is not Weight.AMOUNT))
 
 
@@ -298,7 +298,7 @@ class Refusal:
 
     @property
     def key(self) -> tuple[str, Goal, str]:
-        """What is refused at most once in a plan."""
+        """Return what is refused at most once in a plan."""
         return (self.subject, self.wanted, self.about)
 
     @property
@@ -319,7 +319,7 @@ def because(code: Code, **facts: Given) -> Reason:
 
 
 def refusal(subject: str, wanted: Goal, reason: Reason, about: str = "") -> Refusal:
-    """What was wanted for the subject is not done, for this reason."""
+    """Refuse what was wanted for the subject, for this reason."""
     return Refusal(reason.code, subject, wanted, reason.facts, about)
 
 

@@ -354,7 +354,7 @@ def sentences(reasons: Iterable[Reason]) -> str:
 
 
 def goal(refusal: Refusal) -> str:
-    """What was wanted, as a noun: `a new instance`, `return to bm1`."""
+    """Return what was wanted, as a noun: `a new instance`, `return to bm1`."""
     return _GOALS[refusal.wanted].format(about=refusal.about)
 
 
@@ -369,7 +369,7 @@ def line(refusal: Refusal) -> str:
 
 
 def instead(way: Way) -> str:
-    """What becomes of a job that stands still although Slurm would not suspend it."""
+    """Return what becomes of a job that stands still although Slurm would not suspend it."""
     return _INSTEAD[way]
 
 
@@ -410,7 +410,7 @@ def visible(text: str) -> str:
 
 
 def escaped(text: str) -> str:
-    """What is not printable as JSON's escapes; in a JSON document it means the same afterwards."""
+    """Return what is not printable as JSON's escapes; in a JSON document it means the same afterwards."""
     return "".join(c if c.isprintable() else _told(c) for c in text)
 
 

@@ -38,7 +38,7 @@ class Budget:
     zone: Zone = field(default=UTC_ZONE, metadata=FILLED_IN)
 
     def until_s(self, now_s: float) -> float | None:
-        """When it ceases to hold; None if it does not hold now, infinity if it always does."""
+        """Return when it ceases to hold; None if it does not hold now, infinity if it always does."""
         if not self.schedule:
             return float("inf")
         begun_s = _last_s(self.schedule, now_s // 60 * 60, self.zone)
@@ -69,7 +69,7 @@ class Budgets:
         return min(found, default=None)
 
     def changes_s(self, now_s: float) -> float | None:
-        """When the next budget begins or ceases to hold; None: never."""
+        """Return when the next budget begins or ceases to hold; None: never."""
         moments = []
         for budget in self.windows:
             until_s = budget.until_s(now_s)

@@ -32,7 +32,7 @@ class Checkpoints:
     def expired(
         self, kept: Iterable[Checkpoint], clock_s: float, moves: Sequence[Move] = ()
     ) -> tuple[str, ...]:
-        """Ids whose time is over when the machine's clock says `clock_s`, in order.
+        """Return ids whose time is over when the machine's clock says `clock_s`, in order.
 
         A part that cannot be read has no time. `moves`: how that clock was set, which makes none of
         them older.

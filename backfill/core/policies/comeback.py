@@ -26,5 +26,5 @@ class Comeback:
     )
 
     def retry_after_s(self, returns: int) -> float:
-        """How long to wait after so many returns in a row that came to nothing (1 or more)."""
+        """Return how long to wait after so many returns in a row that came to nothing (1 or more)."""
         return float(min(self.retry_at_most_s, self.retry_s * 2.0 ** min(returns - 1, 30)))

@@ -17,7 +17,7 @@ _WAITS_PREFIX = ("ReqNodeNotAvail", "Nodes required", "Resources")
 
 
 def for_room(reason: str) -> bool:
-    """Whether a job that waits for this reason starts as soon as there is room."""
+    """Return True if a job that waits for this reason starts as soon as there is room."""
     return reason in _WAITS_FOR_ROOM or reason.startswith(_WAITS_PREFIX)
 
 
@@ -80,7 +80,7 @@ class Demand:
         return for_room(job.reason)
 
     def _fits(self, job: Job, flavour: Flavour) -> bool:
-        """Whether instances can carry the job, an equal share on each of its nodes."""
+        """Return True if instances can carry the job, an equal share on each of its nodes."""
         share = -(-job.cpus // max(1, job.num_nodes))
         return (
             job.num_nodes <= self.max_nodes

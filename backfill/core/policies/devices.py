@@ -26,7 +26,7 @@ class DeviceRule:
 
     @property
     def scarce(self) -> bool:
-        """Whether only nodes offer it that were made for jobs that ask for it."""
+        """Return True if only nodes offer it that were made for jobs that ask for it."""
         return self.functions > 0 or self.sharing is not Sharing.ANYONE
 
 
@@ -37,7 +37,7 @@ class Devices:
     entries: tuple[DeviceRule, ...] = key((), "One entry for each kind.")
 
     def asked(self, job: Job) -> DeviceRule | None:
-        """What the job's constraint asks for."""
+        """Return what the job's constraint asks for."""
         if not self.entries or not job.features:
             return None
         words = set(_NAMES.findall(job.features))
@@ -55,7 +55,7 @@ class Devices:
 
     @property
     def scarce(self) -> bool:
-        """Whether nodes differ in what they offer, because not every job may have it there."""
+        """Return True if nodes differ in what they offer, because not every job may have it there."""
         return any(rule.scarce for rule in self.entries)
 
     def scarce_for(self, job: Job) -> str:

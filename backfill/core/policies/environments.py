@@ -25,7 +25,7 @@ class Environment:
     accounts: tuple[str, ...] = key((), "Accounts whose members may.")
 
     def refuses(self, user: str, account: str) -> bool:
-        """Whether the job's owner is none of those who may have it."""
+        """Return True if the job's owner is none of those who may have it."""
         listed = self.users or self.accounts
         return bool(listed) and user not in self.users and account not in self.accounts
 
@@ -50,7 +50,7 @@ class ImageRule:
 
     @property
     def says_something(self) -> bool:
-        """Whether there is anything that is not as it is for every image."""
+        """Return True if there is anything that is not as it is for every image."""
         return self != ImageRule(self.name)
 
 
@@ -109,7 +109,7 @@ class Environments:
 
     @property
     def particular(self) -> bool:
-        """Whether jobs can ask for anything."""
+        """Return True if jobs can ask for anything."""
         return bool(self.entries or self.rules)
 
     def asked(self, job: Job) -> str:
@@ -138,11 +138,11 @@ class Environments:
         return tuple(dict.fromkeys([*names, *filter(None, [family])]))
 
     def rule(self, image: str) -> ImageRule:
-        """What holds for an image in particular."""
+        """Return what holds for an image in particular."""
         return next((rule for rule in self.rules if rule.name == image), None) or _no_rule(image)
 
     def reserved(self, name: str, image: str) -> bool:
-        """Whether a node of this name is for other images than this."""
+        """Return True if a node of this name is for other images than this."""
         own = self.rule(image).names
         if own:
             return name not in own
@@ -155,7 +155,7 @@ class Environments:
 
 @lru_cache
 def _no_rule(image: str) -> ImageRule:
-    """What holds for an image of which the policy file says nothing."""
+    """Return what holds for an image of which the policy file says nothing."""
     return ImageRule(image)
 
 

@@ -46,18 +46,18 @@ class Gaps:
         return soon if pays_s == inf else soon.plus(pays_s=pays_s)
 
     def pays_s(self, shortest_s: float) -> float:
-        """How long a host must not be wanted for an instance there to pay.
+        """Return how long a host must not be wanted for an instance there to pay.
 
         `shortest_s`: the least time limit of the waiting jobs.
         """
         return self.boot_pays_s + (shortest_s if self.whole_jobs else 0.0)
 
     def clear_at_s(self, maintenance_s: float) -> float:
-        """When a host must be left for a maintenance that begins then."""
+        """Return when a host must be left for a maintenance that begins then."""
         return maintenance_s - self.clear_before_s
 
     def pointless(self, rung_over_s: float | None, free_again_s: float | None) -> bool:
-        """Whether to wait on a rung that is over before its host can be free (None: unknown)."""
+        """Return True if a rung is over before its host can be free, so that waiting on it is in vain."""
         if not self.foresee or rung_over_s is None or free_again_s is None:
             return False
         return free_again_s > rung_over_s

@@ -39,11 +39,11 @@ class Ladder:
         return self.rungs[index] if index < len(self.rungs) else _LAST
 
     def over(self, index: int) -> bool:
-        """Whether the list is over at `index`."""
+        """Return True if the list is over at `index`."""
         return index >= len(self.rungs)
 
     def place(self, index: int, kind: Rung | None) -> int:
-        """Where a node stands that was on this kind of rung, the `index`-th of its ladder then.
+        """Return where a node stands that was on this kind of rung, the `index`-th of its ladder then.
 
         The policy file may have changed since: a shorter ladder must not throw its work away.
         """
@@ -55,12 +55,12 @@ class Ladder:
 
     @property
     def migrates(self) -> bool:
-        """Whether stopped work may go on at another host."""
+        """Return True if stopped work may go on at another host."""
         return any(r.rung is Rung.MIGRATE for r in self.rungs)
 
     @property
     def ends(self) -> bool:
-        """Whether it ends by giving work back to the queue, rather than by standing still."""
+        """Return True if it ends by giving work back to the queue, rather than by standing still."""
         return any(rule.rung in _ENDS for rule in self.rungs)
 
     @property

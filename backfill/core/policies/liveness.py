@@ -26,5 +26,5 @@ class Liveness:
     )
 
     def most(self, nodes: int) -> int:
-        """How many of so many nodes may be silent and be believed dead."""
+        """Return how many of so many nodes may be silent and be believed dead."""
         return max(1, int(nodes * self.at_most_percent / 100.0))

@@ -20,7 +20,7 @@ class Quota:
     qos: str = key("", "With which QOS.")
 
     def covers(self, job: Job) -> bool:
-        """Whether the job counts here."""
+        """Return True if the job counts here."""
         return self.account in ("", job.account) and self.user in ("", job.user) and self.qos in ("", job.qos)
 
     def __str__(self) -> str:

@@ -38,7 +38,7 @@ class Readiness:
     rest_s: float = key(600.0, "How long nothing is made there then.")
 
     def within_s(self, check: str) -> float:
-        """How long a check may go on failing; 0 for what time cannot change."""
+        """Return how long a check may go on failing; 0 for what time cannot change."""
         limits = {
             CLOCK: self.clock_within_s,
             MUNGE: self.munge_within_s,

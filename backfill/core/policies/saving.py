@@ -37,11 +37,11 @@ class Saving:
         return (self.expected_s * self.weight + exposed_s) / (self.weight + evictions)
 
     def interval_s(self, cost_s: float, mean_s: float) -> float:
-        """How long to compute between two checkpoints that take `cost_s` each."""
+        """Return how long to compute between two checkpoints that take `cost_s` each."""
         return min(self.most_s, max(self.least_s, daly_s(cost_s, mean_s)))
 
     def due_s(self, last_s: float, cost_s: float, exposed_s: float, evictions: int) -> float:
-        """When the next checkpoint is due after one (or the start) at `last_s`."""
+        """Return when the next checkpoint is due after one (or the start) at `last_s`."""
         return last_s + self.interval_s(cost_s, self.mean_to_eviction_s(exposed_s, evictions))
 
     def identity(self, job_id: str, now_s: float) -> str:
@@ -49,7 +49,7 @@ class Saving:
         return f"{job_id}-{int(now_s)}{_UNASKED}"
 
     def kept_s(self, identity: str, otherwise_s: float) -> float:
-        """How long this checkpoint is kept."""
+        """Return how long this checkpoint is kept."""
         return self.keep_s if identity.endswith(_UNASKED) else otherwise_s
 
 

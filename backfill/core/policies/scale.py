@@ -28,7 +28,7 @@ class Scale:
     give_up_after: int = key(3, "After so many failures of one node a person has to look.")
 
     def backoff_s(self, failures: int) -> float:
-        """How long to wait after the given number of failures, seconds."""
+        """Return how long to wait after the given number of failures, seconds."""
         return float(self.retry_after_s * 2 ** max(0, failures - 1))
 
     def may_grow(self, last_minute: int) -> Reason | None:

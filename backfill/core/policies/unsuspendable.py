@@ -34,7 +34,7 @@ class Unsuspendable:
 
     @property
     def raises(self) -> bool:
-        """Whether time limits are raised. Of a job that may not be requeued with `requeue`, too."""
+        """Return True if time limits are raised. Of a job that may not be requeued with `requeue`, too."""
         return self.way is not Way.WAIT
 
     def raised_s(self, stopped_s: float, end_s: float, now_s: float) -> float:
@@ -44,7 +44,7 @@ class Unsuspendable:
         return ceil((now_s - stopped_s + self.ahead_s) / self.slice_s) * self.slice_s
 
     def changes_s(self, stopped_s: float, end_s: float, now_s: float) -> float:
-        """When that will be another amount."""
+        """Return when that will be another amount."""
         raised_s = self.raised_s(stopped_s, end_s, now_s)
         if raised_s == 0.0:
             return end_s - self.ahead_s
@@ -58,5 +58,5 @@ def whole_minutes_s(stopped_s: float, now_s: float) -> float:
 
 
 def next_minute_s(stopped_s: float, now_s: float) -> float:
-    """When that will be a minute more."""
+    """Return when that will be a minute more."""
     return stopped_s + whole_minutes_s(stopped_s, now_s) + 0.001

@@ -82,7 +82,7 @@ class Victims:
         return tuple(candidate.name for candidate in taken)
 
     def keeps(self, restarts: Sequence[int]) -> bool:
-        """Whether jobs that were started anew so often must not be requeued once more."""
+        """Return True if jobs that were started anew so often must not be requeued once more."""
         return self.protect_after > 0 and max(restarts, default=0) >= self.protect_after
 
     def _reluctance(self, one: Candidate, now_s: float) -> tuple[float, ...]:

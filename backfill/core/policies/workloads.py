@@ -156,7 +156,7 @@ class Workload:
 
     @property
     def terms(self) -> Terms:
-        """What holds for its jobs."""
+        """Return what holds for its jobs."""
         return _terms(self)
 
 

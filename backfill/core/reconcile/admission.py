@@ -47,12 +47,12 @@ def image_of(policies: PolicySet, node: ManagedNode) -> str:
 
 
 def own_image(policies: PolicySet, image: str) -> str:
-    """How a node's record names its image: empty for that of the policy file."""
+    """Return how a node's record names its image: empty for that of the policy file."""
     return "" if image == policies.instances.image else image
 
 
 def serves(policies: PolicySet, node: ManagedNode, want: Want) -> bool:
-    """Whether the node is of the kind that is wanted."""
+    """Return True if the node is of the kind that is wanted."""
     return _serves(policies, (image_of(policies, node), node.devices), (want.image, want.device))
 
 
@@ -109,7 +109,7 @@ def _sum(policies: PolicySet, there: Counter[Offer], asked: Asked) -> int:
 
 
 def _usable(world: World, policies: PolicySet) -> Counter[Offer]:
-    """How many instances are there, or will be soon, whatever runs on them now; by kind."""
+    """Return how many instances are there, or will be soon, whatever runs on them now; by kind."""
     found = _booting(world, policies, 1)
     for (image, devices, _), nodes in world.ready.allocated.items():
         found[image or policies.instances.image, devices] += nodes
@@ -236,7 +236,7 @@ def too_soon(builder: PlanBuilder, image: str) -> Reason | None:
 
 
 def _too_fast(builder: PlanBuilder, what: str, most: int) -> bool:
-    """Whether so many were begun within a minute; if so, look again when that is over."""
+    """Return True if so many were begun within a minute; if so, look again when that is over."""
     if not most:
         return False
     back_s = builder.world.fleet.begun_back_s(what, most)

@@ -79,7 +79,7 @@ def _worked_before(builder: PlanBuilder, node: ManagedNode) -> bool:
 
 
 def _found_no_room(builder: PlanBuilder, node: ManagedNode) -> bool:
-    """Whether its host has no room for it, as we see or as it says: it is begun anew at once.
+    """Return True if its host has no room for it, as we see or as it says: it is begun anew at once.
 
     That is no failure of node, image or host: what the host has learnt by it is its business.
     """
@@ -130,7 +130,7 @@ def _fails(builder: PlanBuilder, node: ManagedNode, action: CreateNode | CreateI
 
 
 def _parent_first(builder: PlanBuilder, spec: InstanceSpec) -> MakeParent | None:
-    """What has to be there before an instant clone, unless it is."""
+    """Return what has to be there before an instant clone, unless it is."""
     host = builder.world.hosts[spec.host]
     instant = spec.method is CloneMethod.INSTANT
     if not instant or host.parents is None or host.has_parent(spec.image, spec.flavour):
@@ -180,7 +180,7 @@ def _has_parent(builder: PlanBuilder, node: ManagedNode, image: str) -> bool:
 
 
 def _features(builder: PlanBuilder, node: ManagedNode) -> tuple[str, ...]:
-    """Those of all our nodes, and those by which jobs ask for the node's image."""
+    """Return those of all our nodes, and those by which jobs ask for the node's image."""
     policies = builder.policies
     own = policies.environments.features_of(image_of(policies, node))
     offered = policies.devices.offered(node.devices)

@@ -11,7 +11,7 @@ from dataclasses import replace
 from enum import Enum, auto
 from math import inf
 
-from backfill.core.model.actions import DriverAction, SuspendInstance, TellJob
+from backfill.core.model.actions import DriverAction, Head, SuspendInstance, TellJob
 from backfill.core.model.cluster import ENDED, OUR_REASON, JobState
 from backfill.core.model.fleet import Fleet, Instance, InstanceState
 from backfill.core.model.lifecycle import ABSENT, ON_CPU, ManagedNode, Phase, Rung, check_transition
@@ -53,6 +53,7 @@ class PlanBuilder:
     def __init__(self, world: World, policies: PolicySet) -> None:
         self.world = world
         self.policies = policies
+        self.now_s = world.now_s  # epoch seconds
         self.barred = barred(world)
         self.blind = stale(world, "slurm", policies.limits) or self.barred
         slurm = world.sources.get("slurm")
@@ -66,11 +67,6 @@ class PlanBuilder:
         self._result = Result()
         self._said: dict[tuple[str, Goal, str], Refusal] = {}  # by steps that began calls
 
-    @property
-    def now_s(self) -> float:
-        """The present time, epoch seconds."""
-        return self.world.now_s
-
     # --- one step at a time --------------------------------------------------------------------
 
     def take(self, step: Callable[[PlanBuilder], None]) -> tuple[Result, bool]:
@@ -83,7 +79,7 @@ class PlanBuilder:
         step(self)
         acted = self._actions[before:]
         if acted:
-            if any(isinstance(action, DriverAction) for action in acted):
+            if any(isinstance(action, Head) for action in acted):
                 self._said.update(self._result.refusals)  # once its calls are under way it says less
             self.settle()
         return self._result, bool(acted)
@@ -102,18 +98,19 @@ class PlanBuilder:
         """Want `action`; it joins the plan unless it is in flight, backing off or forbidden."""
         key = action.key
         operation = self.world.operations.get(key)
-        if operation is not None and operation.running:
-            return Progress.RUNNING
-        if operation is not None and operation.final:
-            return Progress.FINAL
-        if operation is not None and self.now_s < operation.not_before_s:
-            self.wake_at(operation.not_before_s)
-            return Progress.WAITING
-        return self._begin(action)
+        if operation is not None:
+            if operation.running:
+                return Progress.RUNNING
+            if operation.final:
+                return Progress.FINAL
+            if self.now_s < operation.not_before_s:
+                self.wake_at(operation.not_before_s)
+                return Progress.WAITING
+        return self._begin(action, key)
 
-    def _begin(self, action: DriverAction) -> Progress:
+    def _begin(self, action: DriverAction, key: str) -> Progress:
         """Let it join the plan unless it is in it already, or forbidden."""
-        if action.key in self._keys:
+        if key in self._keys:
             return Progress.RUNNING
         if self.barred and not action.safe_unwritten:
             self.refuse("cluster", Goal.ANY_CHANGE, self.barred)
@@ -121,7 +118,7 @@ class PlanBuilder:
         if self.blind and not action.safe_when_blind:
             self.refuse("cluster", Goal.ANY_CHANGE, self.blind)
             return Progress.REFUSED
-        self._keys.add(action.key)
+        self._keys.add(key)
         self._actions.append(action)
         return Progress.BEGUN
 
@@ -135,7 +132,7 @@ class PlanBuilder:
             return self.do(action)
         progress = Progress.FINAL if operation.final else Progress.WAITING
         if self.now_s >= operation.not_before_s:
-            progress = self._begin(action)
+            progress = self._begin(action, action.key)
         else:
             self.wake_at(operation.not_before_s)
         self.refuse(action.subject, goal, call_failed(operation.problem), about)
@@ -146,7 +143,7 @@ class PlanBuilder:
         return {key.split(":")[1] for key in self.world.calls.under_way(kind)} - {but}
 
     def operation(self, action: DriverAction) -> Operation | None:
-        """What is known of an action that was begun before and has not succeeded yet."""
+        """Return what is known of an action that was begun before and has not succeeded yet."""
         return self.world.operations.get(action.key)
 
     def become(
@@ -254,7 +251,7 @@ class PlanBuilder:
         return None
 
     def busy_with(self, node: ManagedNode) -> bool:
-        """Whether a call about this node is still in flight."""
+        """Return True if a call about this node is still in flight."""
         return self.world.busy(node.name)
 
     def broken(self, node: ManagedNode, instance: Instance | None) -> Reason | None:
@@ -272,19 +269,19 @@ class PlanBuilder:
         return because(Code.INSTANCE_RESTARTED) if instance.restarted else None
 
     def taken(self, host: str) -> tuple[str, ...]:
-        """Ids of the jobs to which Slurm gave the host, or what else takes it as a whole."""
+        """Return ids of the jobs to which Slurm gave the host, or what else takes it as a whole."""
         found = self.world.takers(host)
         return MAINTENANCE if not found and self.left(host) else found
 
     def left(self, host: str) -> bool:
-        """Whether the host is left for its maintenance by now."""
+        """Return True if the host is left for its maintenance by now."""
         if (due_s := maintenance_s(self.world, host)) is None:
             return False
         self.wake_at(clear_s := self.policies.gaps.clear_at_s(due_s))
         return self.now_s >= clear_s
 
     def above_budget(self) -> frozenset[str]:
-        """Names of the nodes that leave because a budget allows fewer now."""
+        """Return names of the nodes that leave because a budget allows fewer now."""
         return self.world.queue.above_budget
 
     def budget_full(self) -> Reason | None:
@@ -303,11 +300,11 @@ class PlanBuilder:
         return present_rung(self.world, self.policies, node)
 
     def host_is_free(self, host: str) -> bool:
-        """Whether nobody but us may use the host's CPUs now."""
+        """Return True if nobody but us may use the host's CPUs now."""
         return not self.unread and not self.taken(host)
 
     def stopped(self, instance: Instance | None) -> bool:
-        """Whether the instance stands still with its work kept."""
+        """Return True if the instance stands still with its work kept."""
         still = (InstanceState.PAUSED, InstanceState.SUSPENDED)
         return instance is not None and instance.state in still
 
@@ -358,7 +355,7 @@ def tell_requeued(builder: PlanBuilder, node: ManagedNode) -> None:
 
 
 def maintenance_s(world: World, host: str) -> float | None:
-    """When the host's next maintenance begins or began; None: none is known."""
+    """Return when the host's next maintenance begins or began; None: none is known."""
     known = world.hosts.get(host)
     node = world.nodes.get(known.node) if known is not None and known.node else None
     return node.maintenance_s or None if node is not None else None
@@ -391,7 +388,7 @@ def present_rung(world: World, policies: PolicySet, node: ManagedNode) -> RungRu
 
 
 def most_instances(world: World, policies: PolicySet) -> int | None:
-    """How many instances may be at work now by the budgets; None: they do not say."""
+    """Return how many instances may be at work now by the budgets; None: they do not say."""
     if not policies.budgets.windows:
         return None
     clock_s = world.clock_s
@@ -399,7 +396,7 @@ def most_instances(world: World, policies: PolicySet) -> int | None:
 
 
 def budgets_change_s(world: World, policies: PolicySet) -> float:
-    """When a budget begins or ceases to hold next, in our time; 0: never."""
+    """Return when a budget begins or ceases to hold next, in our time; 0: never."""
     at_s = policies.budgets.changes_s(world.clock_s)
     return 0.0 if at_s is None else at_s + world.ahead_s
 
@@ -409,7 +406,7 @@ def _whole(policies: PolicySet) -> int:
 
 
 def on_cpu(world: World) -> int:
-    """How many instances are at work, or about to be."""
+    """Return how many instances are at work, or about to be."""
     return world.fleet.count_in(*ON_CPU)
 
 
@@ -456,7 +453,7 @@ def _is_on(builder: PlanBuilder, name: str, host: str) -> bool:
 
 
 def _used_mb(builder: PlanBuilder, name: str) -> int:
-    """How much of its memory there is to write, as far as the hypervisor tells."""
+    """Return how much of its memory there is to write, as far as the hypervisor tells."""
     node = builder.world.managed.get(name)
     instance = None if node is None else builder.instance(node)
     if instance is None:

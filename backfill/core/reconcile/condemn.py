@@ -102,7 +102,7 @@ def condemn(
 def permitted(
     builder: PlanBuilder, node: ManagedNode, cause: Cause, reason: str, jobs: tuple[HeldJob, ...]
 ) -> bool:
-    """Whether the work on the node may be given up now; else it is said why not."""
+    """Return True if the work on the node may be given up now; else it is said why not."""
     builder.accused.add(node.name)
     if _decided(node, cause):
         return True  # it was decided before, and is only carried out
@@ -120,7 +120,7 @@ def permitted(
 
 
 def permit(builder: PlanBuilder, node: ManagedNode, cause: Cause, reason: str) -> bool:
-    """Whether its jobs may be given back to the queue now, before anything of it is destroyed."""
+    """Return True if its jobs may be given back to the queue now, before anything of it is destroyed."""
     if _decided(node, cause):
         return True
     if permitted(builder, node, cause, reason, work_on(builder, node)):
@@ -293,7 +293,7 @@ def over(builder: PlanBuilder, node: ManagedNode) -> None:
 
 
 def _awaits_others(builder: PlanBuilder, node: ManagedNode, reason: str) -> bool:
-    """Whether jobs are on it that came after those that stood still: their end is waited for.
+    """Return True if jobs are on it that came after those that stood still: their end is waited for.
 
     Somebody lifted its drain. Where it runs again they are at work; where it does not, Slurm sees
     soon enough that it cannot start them.

@@ -64,7 +64,7 @@ def unplug_first(builder: PlanBuilder, node: ManagedNode) -> Progress | None:
 
 
 def plugged_again(builder: PlanBuilder, node: ManagedNode) -> bool:
-    """Whether its job, which is about to go on, has its devices, or will have to do without."""
+    """Return True if its job, which is about to go on, has its devices, or will have to do without."""
     instance = builder.instance(node)
     if instance is None or not instance.devices_of or instance.plugged:
         return True

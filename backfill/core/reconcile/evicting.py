@@ -113,7 +113,7 @@ def _worked_late(builder: PlanBuilder, node: ManagedNode, instance: Instance) ->
 
 
 def _stays(builder: PlanBuilder, node: ManagedNode) -> bool:
-    """Whether it need not leave a host that was given back; one whose return has just come to
+    """Return True if it need not leave a host that was given back; one whose return has just come to
     nothing stands still there all the same."""
     free = builder.host_is_free(node.host) and node.name not in builder.world.closed
     if not free or node.order is not None or kept_off(builder, node) is not None:
@@ -199,7 +199,7 @@ def _stop_unwritten(builder: PlanBuilder, node: ManagedNode, rung: Rung) -> None
 
 
 def _ends_still(builder: PlanBuilder, node: ManagedNode) -> bool:
-    """Whether its work is lost for its host now that it stands still and the host is taken."""
+    """Return True if its work is lost for its host now that it stands still and the host is taken."""
     if builder.blind or not builder.taken(node.host) or not work_on(builder, node):
         return False
     why = f"{node.reason}; the ladder ends with {builder.rule(node).rung}"
@@ -207,7 +207,7 @@ def _ends_still(builder: PlanBuilder, node: ManagedNode) -> bool:
 
 
 def _given_up(builder: PlanBuilder, node: ManagedNode, cause: Cause, why: str) -> bool:
-    """Whether its work is lost for its host now, as the ladder says."""
+    """Return True if its work is lost for its host now, as the ladder says."""
     unsure = only_claimed(builder, node)
     if unsure:
         builder.refuse(node.name, Goal.REMOVAL, unsure.after(why))
@@ -333,7 +333,7 @@ _JOB_STARTS_S = 0.1
 
 
 def job_starts(builder: PlanBuilder, node: ManagedNode) -> bool:
-    """Whether the job that took the host is just being started: our calls would be in its way.
+    """Return True if the job that took the host is just being started: our calls would be in its way.
 
     They take slurmctld's locks and processor time in those milliseconds; the instance stands still
     already, and nothing is lost when Slurm hears of it a little later.
@@ -411,14 +411,14 @@ def _freezes(builder: PlanBuilder, node: ManagedNode) -> bool:
     """Return True if its guest has time to freeze its jobs first: no job waits for the host."""
     workloads, world = builder.policies.workloads, builder.world
     own = world.hosts[node.host].node
-    taken = own is not None and any(job.holds_nodes for job in world.jobs_on(own))
+    taken = own is not None and world.job_index.any_on(own)
     if not workloads.entries or taken or world.claims_on(node.host):
         return False
     return any(workloads.patience_s(job) is not None for job in world.jobs_on(node.name) if job.active)
 
 
 def _closed_to_jobs(builder: PlanBuilder, node: ManagedNode) -> bool:
-    """Whether no job can come to the node any more, and all that have come are known; else see to it."""
+    """Return True if no job can come to the node any more and all that came are known; else see to it."""
     seen, drained_s = builder.world.nodes.get(node.name), node.stopping.drained_s
     builder.watch(node.name)
     if seen is None:

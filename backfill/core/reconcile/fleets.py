@@ -130,7 +130,7 @@ def _lacking(builder: PlanBuilder, fleet: Fleet) -> Reason | None:
 
 
 def _need(fleet: Fleet) -> NodeNeed:
-    """What each of its members takes of a host."""
+    """Return what each of its members takes of a host."""
     return NodeNeed(shape=None if fleet.flavour is None else fleet.flavour.resources)
 
 
@@ -153,7 +153,7 @@ def _shape(builder: PlanBuilder, fleet: Fleet, host: str) -> Flavour | None:
 
 
 def _places(builder: PlanBuilder, fleet: Fleet, host: str) -> int:
-    """How many of its members fit on a host that has room."""
+    """Return how many of its members fit on a host that has room."""
     left = room(builder.world, host, builder.policies)
     shape = fleet.flavour or builder.policies.instances.flavour
     by_room = min(left.cpus // shape.cpus, left.memory_mb // shape.memory_mb)
@@ -198,7 +198,7 @@ def _begin_one(builder: PlanBuilder, fleet: Fleet, failed: list[ManagedNode]) ->
 
 
 def _free_names(builder: PlanBuilder, image: str) -> Iterator[tuple[str, str]]:
-    """Names that nothing uses, inside Slurm or outside, with their addresses."""
+    """Yield names that nothing uses, inside Slurm or outside, with their addresses."""
     world = builder.world
     reserved = builder.policies.environments.reserved
     for name, address in names_of(world, builder.policies).free(world):

@@ -30,7 +30,7 @@ _REQUEUE = RequeueJob.__name__
 
 
 def holding(builder: PlanBuilder, node: ManagedNode, jobs: Collection[Job]) -> tuple[HeldJob, ...]:
-    """What `node` holds with these jobs on it, which is noted before any of them is suspended.
+    """Return what `node` holds with these jobs on it, which is noted before any of them is suspended.
 
     Whoever is suspended already, and not by us for another of its nodes, was so by an admin or by
     Slurm's own preemption: to let it go on is theirs. What is noted once stays, so that a daemon
@@ -77,7 +77,7 @@ def _ours(builder: PlanBuilder, node: ManagedNode, job: Job) -> bool:
 
 
 def others_suspended(builder: PlanBuilder, node: ManagedNode, jobs: Iterable[Job]) -> frozenset[str]:
-    """Ids of the jobs that somebody else suspended."""
+    """Return ids of the jobs that somebody else suspended."""
     known = {held.id: held.ours for held in node.held}
     stopped = [job for job in jobs if job.state is JobState.SUSPENDED]
     return frozenset(j.id for j in stopped if not known.get(j.id, _ours(builder, node, j)))
@@ -111,12 +111,12 @@ def _held_by(node: ManagedNode, job: Job) -> HeldJob:
 
 
 def still(builder: PlanBuilder, node: ManagedNode, job: Job) -> tuple[str, ...]:
-    """Names of the job's other nodes that do not run again yet."""
+    """Return names of the job's other nodes that do not run again yet."""
     return tuple(m.name for m in fellows(builder, node, job) if m.phase is not Phase.READY)
 
 
 def others_drained(builder: PlanBuilder, node: ManagedNode, jobs: Iterable[Job]) -> bool:
-    """Whether the jobs' other nodes take no new ones; else see to it.
+    """Return True if the jobs' other nodes take no new ones; else see to it.
 
     Slurm gives the CPUs of a suspended job to others at once, on all of its nodes. One that is not
     shown now, or not taken over yet, is closed all the same.
@@ -137,7 +137,7 @@ def others_drained(builder: PlanBuilder, node: ManagedNode, jobs: Iterable[Job])
 
 
 def being_requeued(builder: PlanBuilder, node: ManagedNode, job: Job) -> bool:
-    """Whether another node that holds the job is just giving it back to the queue."""
+    """Return True if another node that holds the job is just giving it back to the queue."""
     names = {m.name for m in fellows(builder, node, job)}
     return bool(names) and not names.isdisjoint(builder.under_way(_REQUEUE, node.name))
 
@@ -195,7 +195,7 @@ def hide(builder: PlanBuilder, node: ManagedNode) -> bool:
 
 
 def show(builder: PlanBuilder, node: ManagedNode) -> bool:
-    """Whether Slurm looks for the node where it is; where it does not, that is changed.
+    """Return True if Slurm looks for the node where it is; where it does not, that is changed.
 
     It was hidden by us, or somebody or a reload gave it another address: Slurm would go on sending
     there, and jobs on the node would never end.
@@ -218,7 +218,7 @@ _MOST_MARKED = 64
 
 
 def mark(node: ManagedNode, jobs: Iterable[Job], theirs: Collection[str]) -> str:
-    """What a drain reason has to say beside the reason, so that it is known without a journal.
+    """Return what a drain reason has to say beside the reason, so that it is known without a journal.
 
     Of which run of a job a stopped instance holds the copy is known to us alone, and so is who
     suspended it. A job that was never requeued has had no other run. `theirs`: ids of those that
@@ -270,7 +270,7 @@ _RETURN = tuple(f"{kind.__name__}:" for kind in (KickJob, ResumeJob, UndrainNode
 
 
 def drained(builder: PlanBuilder, node: ManagedNode, seen: Node) -> bool:
-    """Whether the node takes no new jobs and its return, if there was one, is over; else see to it.
+    """Return True if the node takes no new jobs and its return, if there was one, is over; else see to it.
 
     A call of that may wait for a thread behind long calls, and would undo what overtook it. Where
     Slurm shows the node as drained no longer, the one that lifts the drain has been there already.
@@ -371,7 +371,7 @@ def _held_elsewhere(
 
 
 def way(builder: PlanBuilder, kept: Iterable[HeldJob]) -> Way | None:
-    """What is done for those of these jobs that Slurm will not suspend; None: there are none."""
+    """Return what is done for those of these jobs that Slurm will not suspend; None: there are none."""
     return builder.policies.unsuspendable.way if any(h.refused for h in kept) else None
 
 
@@ -428,7 +428,7 @@ def _set(builder: PlanBuilder, node: ManagedNode, job: Job, limit_s: float, reas
 
 
 def settled(builder: PlanBuilder, node: ManagedNode, kept: Sequence[HeldJob]) -> bool:
-    """Whether these jobs have got as much more time as the stop was long; else see to it.
+    """Return True if these jobs have got as much more time as the stop was long; else see to it.
 
     Where another part of the job still stands still, whoever comes back last sees to it.
     """

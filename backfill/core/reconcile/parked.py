@@ -165,7 +165,7 @@ def _not_stopped(builder: PlanBuilder, node: ManagedNode, instance: Instance | N
 
 
 def _pardoned(builder: PlanBuilder, node: ManagedNode, verdict: Verdict) -> bool:
-    """Whether its jobs were to start anew and do not: Slurm said no, or its host is free again."""
+    """Return True if its jobs were to start anew and do not: Slurm said no, or its host is free again."""
     if node.condemned is None or builder.busy_with(node):
         return False
     said_no = node.unconfirmed
@@ -421,7 +421,7 @@ def _arrived(builder: PlanBuilder, node: ManagedNode, instance: Instance) -> Non
 
 
 def _back_phase(builder: PlanBuilder, node: ManagedNode) -> Phase:
-    """Where a node whose move came to nothing goes on: as before the move."""
+    """Return where a node whose move came to nothing goes on: as before the move."""
     return Phase.PARKED if _aside(builder, node, builder.instance(node)) else Phase.EVICTING
 
 

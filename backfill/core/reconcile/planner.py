@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 
 from backfill.core.model.cluster import NodeBase
-from backfill.core.model.fleet import InstanceState
+from backfill.core.model.fleet import Instance, InstanceState
 from backfill.core.model.lifecycle import OVER, ManagedNode, Phase
 from backfill.core.model.operations import HostAllocation
 from backfill.core.model.plan import AnswerClaim, EndClaim, Plan
@@ -194,9 +194,10 @@ def _node(builder: PlanBuilder, name: str) -> None:
         step_orphans(builder, name)
         step_left_over(builder, name)
         return
+    places = world.fleet.places_of(name)
     # As nearly always: what there is of that name is what the books say.
-    booked = all(place.tag.generation == node.generation for place in world.fleet.places_of(name))
-    _step(builder, node, booked=booked)
+    booked = all(place.tag.generation == node.generation for place in places)
+    _step(builder, node, places, booked=booked)
     if not booked or node.left or node.phase in OVER:
         step_orphans(builder, name)
 
@@ -244,7 +245,9 @@ _LOOKS: dict[Kind, Callable[..., None]] = {
 }
 
 
-def _step(builder: PlanBuilder, node: ManagedNode, *, booked: bool) -> None:
+def _step(builder: PlanBuilder, node: ManagedNode, places: list[Instance], *, booked: bool) -> None:
+    """Take the step of the node's phase. `places`: every host's view of its instance."""
+    world = builder.world
     later = None if booked else newer(builder, node)
     if later is not None:
         catch_up(builder, node, later)
@@ -253,13 +256,13 @@ def _step(builder: PlanBuilder, node: ManagedNode, *, booked: bool) -> None:
     if step is None:
         return
     for host in node.hosts:
-        if host not in builder.world.hosts:
+        if host not in world.hosts:
             _unknown(builder, node, host)
             return  # where it is, or whether it has arrived, cannot be known
     if lost_with(builder, node.host) and node.phase not in (Phase.MOVING, Phase.REMOVING):
         step_lost(builder, node)
         return
-    if _state_unknown(builder, node):
+    if _state_unknown(builder, node, places):
         return
     builder.accused.discard(node.name)
     step(builder, node)
@@ -268,14 +271,16 @@ def _step(builder: PlanBuilder, node: ManagedNode, *, booked: bool) -> None:
         builder.note(node, f"{node.reason} ({why})", suspicion=None)
 
 
-def _state_unknown(builder: PlanBuilder, node: ManagedNode) -> bool:
-    """Whether the state of its instance cannot be told: then nothing is done with it until it can.
+def _state_unknown(builder: PlanBuilder, node: ManagedNode, places: list[Instance]) -> bool:
+    """Return True if the state of its instance cannot be told: then nothing is done with it until it can.
 
     In one that has never worked no work can be lost: its boot ends, and is cleared, as any other.
     """
     if node.phase is Phase.BOOTING or (node.fail and node.proof.proven_s is None and not node.held):
         return False
-    for place in builder.world.places_of(node.name):
+    for place in places:
+        if place.host not in builder.world.hosts:
+            continue  # one that was never seen
         if place.state is InstanceState.UNKNOWN:
             builder.refuse(node.name, Goal.ANY_STEP, not_known(place))
             return True
@@ -328,7 +333,7 @@ def _busy(builder: PlanBuilder, claim: HostAllocation) -> Iterator[Reason]:
 
 
 def _over(builder: PlanBuilder, claim: HostAllocation) -> bool:
-    """Whether Slurm, asked after the claim was made, shows that the job is not there (any more)."""
+    """Return True if Slurm, asked after the claim was made, shows that the job is not there (any more)."""
     world = builder.world
     job = world.jobs.get(claim.job_id)
     there = job.nodes if job is not None and job.holds_nodes else ()
@@ -395,7 +400,7 @@ def _unsure(builder: PlanBuilder, host: str) -> Reason | None:
 
 
 def _may_carry(world: World, host: str) -> bool:
-    """Whether an instance was seen there, or is there by our books."""
+    """Return True if an instance was seen there, or is there by our books."""
     # One that is being removed may still be there; one whose removal has ended is not.
     ours = (m for m in world.fleet.managed_on(host) if m.phase not in OVER)
     return bool(world.fleet.instances_on(host)) or any(ours)

@@ -45,7 +45,7 @@ _PATIENCE = 0.5
 
 
 def leavers(world: World, policies: PolicySet, host: str) -> frozenset[str] | None:
-    """Names of the steady nodes that must leave a host given to a job; None: every one of them.
+    """Return names of the steady nodes that must leave a host given to a job; None: every one of them.
 
     Empty while a job's hook has spoken and Slurm has not shown yet how much the job got.
     """
@@ -67,12 +67,12 @@ def leavers(world: World, policies: PolicySet, host: str) -> frozenset[str] | No
 
 
 def wanted_on(world: World, host: str) -> Resources | None:
-    """What the jobs that hold a host's node got there; None: Slurm has not shown it yet."""
+    """Return what the jobs that hold a host's node got there; None: Slurm has not shown it yet."""
     node_name = world.hosts[host].node
     node = world.nodes.get(node_name) if node_name is not None else None
     if node is None or host in world.closed:
         return None
-    holders = [j for j in world.jobs_on(node.name) if j.holds_nodes]
+    holders = world.jobs_on(node.name)
     known = {j.id for j in holders} | {str(j.raw_id) for j in holders}
     if any(job_id not in known for job_id in world.takers(host)):
         return None
@@ -89,7 +89,7 @@ def _got(node: Node, holders: Iterable[Job]) -> Resources:
 
 
 def fits_beside(world: World, policies: PolicySet, host: str) -> bool:
-    """Whether what runs on a host leaves the jobs that got it all that they got there."""
+    """Return True if what runs on a host leaves the jobs that got it all that they got there."""
     if policies.victims.extent is Extent.HOST:
         return False
     wanted = wanted_on(world, host)
@@ -105,7 +105,7 @@ def fits_beside(world: World, policies: PolicySet, host: str) -> bool:
 
 
 def _waited_enough(world: World, policies: PolicySet, host: str) -> bool:
-    """Whether the oldest claim on the host has waited so long that all must leave."""
+    """Return True if the oldest claim on the host has waited so long that all must leave."""
     if host in world.closed:
         return True
     since_s = min((c.since_s for c in world.claims.values() if host in c.hosts), default=0.0)
@@ -113,13 +113,13 @@ def _waited_enough(world: World, policies: PolicySet, host: str) -> bool:
 
 
 def decided_s(world: World, policies: PolicySet, host: str) -> float:
-    """When to stop waiting for Slurm's word on the claims of a host."""
+    """Return when to stop waiting for Slurm's word on the claims of a host."""
     since_s = min((c.since_s for c in world.claims.values() if host in c.hosts), default=0.0)
     return since_s + _PATIENCE * policies.answer_within_s
 
 
 def capacity(host: Host, limits: Limits) -> Resources:
-    """What a host has for jobs and instances together."""
+    """Return what a host has for jobs and instances together."""
     return host.capacity - Resources(limits.keep_cpus, limits.keep_memory_mb)
 
 
@@ -146,7 +146,7 @@ def candidate(world: World, policies: PolicySet, node: ManagedNode) -> Candidate
 
 
 def must_leave(builder: PlanBuilder, node: ManagedNode) -> bool:
-    """Whether a node at work has to leave its host now."""
+    """Return True if a node at work has to leave its host now."""
     world, policies = builder.world, builder.policies
     if node.name in world.closed or node.name in builder.above_budget():
         return True
@@ -162,7 +162,7 @@ def must_leave(builder: PlanBuilder, node: ManagedNode) -> bool:
 
 
 def most_disruptions(world: World, policies: PolicySet) -> int | None:
-    """How many may be on their way out of our own accord; None: the budgets do not say."""
+    """Return how many may be on their way out of our own accord; None: the budgets do not say."""
     if not policies.budgets.windows:
         return None
     present = world.fleet.count_in(*(phase for phase in Phase if phase not in ABSENT))
@@ -171,7 +171,7 @@ def most_disruptions(world: World, policies: PolicySet) -> int | None:
 
 
 def above_budget(world: World, policies: PolicySet) -> frozenset[str]:
-    """Names of the steady nodes that must leave because a budget allows fewer now."""
+    """Return names of the steady nodes that must leave because a budget allows fewer now."""
     most = most_instances(world, policies)
     if most is None:
         return frozenset()
@@ -190,10 +190,12 @@ _IN_MEMORY = (Rung.THROTTLE, Rung.PAUSE)
 
 def why_taken(builder: PlanBuilder, host: str) -> Reason | None:
     """Return to which jobs the host was given, or what else takes it as a whole, if anything."""
-    takers = builder.world.takers(host)
-    if takers:
-        return because(Code.HOST_TAKEN, host=host, jobs=tuple(takers))
-    return because(Code.HOST_MAINTENANCE, host=host) if builder.taken(host) else None
+    found = builder.taken(host)
+    if not found:
+        return None
+    if found is MAINTENANCE:
+        return because(Code.HOST_MAINTENANCE, host=host)
+    return because(Code.HOST_TAKEN, host=host, jobs=found)
 
 
 def only_claimed(builder: PlanBuilder, node: ManagedNode) -> Reason | None:
@@ -208,7 +210,7 @@ def only_claimed(builder: PlanBuilder, node: ManagedNode) -> Reason | None:
     own = None if known is None else known.node
     if own is None or not world.claims_on(host):
         return None
-    if any(job.holds_nodes for job in world.jobs_on(own)):
+    if world.jobs_on(own):
         return None
     builder.watch(own)
     taken = why_taken(builder, host)
@@ -267,7 +269,7 @@ def rule_after(builder: PlanBuilder, node: ManagedNode) -> RungRule:
 
 
 def past_the_last(builder: PlanBuilder, node: ManagedNode) -> bool:
-    """Whether no rung is left but to stand still."""
+    """Return True if no rung is left but to stand still."""
     return ladder_of(builder.policies, node).over(_place(builder, node))
 
 
@@ -346,7 +348,7 @@ def of_workload(builder: PlanBuilder, node: ManagedNode) -> NodeStop | None:
 
 
 def change_course(builder: PlanBuilder, node: ManagedNode) -> bool:
-    """Whether its stop goes another way than it began: by now it is known who has its host."""
+    """Return True if its stop goes another way than it began: by now it is known who has its host."""
     stop = node.stopping
     if not stop.workload or stop.foreseen or stop.rung != stop.first or node.order is not None:
         return False
@@ -366,7 +368,7 @@ _WORD_S = 1.0
 
 
 def holds(builder: PlanBuilder, node: ManagedNode) -> bool:
-    """Whether it is held back for a moment: its hook has spoken, and Slurm shows soon for whom.
+    """Return True if it is held back for a moment: its hook has spoken, and Slurm shows soon for whom.
 
     From a pause there is no way to warn it, nor to let it go on slowly.
     """
@@ -453,7 +455,7 @@ def stay_on(world: World, host: str) -> Stay | None:
     known = world.hosts.get(host)
     if known is None or host in world.closed:
         return None
-    found = {job.id: job for job in world.jobs_on(known.node) if job.holds_nodes} if known.node else {}
+    found = {job.id: job for job in world.jobs_on(known.node)} if known.node else {}
     raw = {str(job.raw_id) for job in found.values()}
     for job_id in world.takers(host):
         if job_id not in found and job_id not in raw:
@@ -489,7 +491,7 @@ def _room_elsewhere(builder: PlanBuilder, node: ManagedNode) -> bool:
 
 
 def _room_beside(builder: PlanBuilder, host: str) -> bool:
-    """Whether instances can keep their memory beside the jobs that have the host."""
+    """Return True if instances can keep their memory beside the jobs that have the host."""
     world, policies = builder.world, builder.policies
     if policies.proof is Proof.MEMORY or builder.left(host):
         return False
@@ -529,10 +531,11 @@ def _wanted_by(builder: PlanBuilder, node: ManagedNode) -> tuple[EvictionCause, 
 
 
 def _taker(builder: PlanBuilder, host: str) -> EvictionCause:
-    """Who takes a host that is taken: a job before a person, as it is the job that waits."""
-    if not builder.world.takers(host):
+    """Return who takes a host that is taken: a job before a person, as it is the job that waits."""
+    takers = builder.taken(host)
+    if takers is MAINTENANCE:
         return EvictionCause.MAINTENANCE
-    closed = host in builder.world.closed and len(builder.world.takers(host)) == 1
+    closed = host in builder.world.closed and len(takers) == 1
     return EvictionCause.OPERATOR if closed else EvictionCause.JOB
 
 
@@ -549,7 +552,7 @@ def hold_back(builder: PlanBuilder, node: ManagedNode) -> Progress:
 
 
 def give_cpus(builder: PlanBuilder, node: ManagedNode, instance: Instance) -> bool:
-    """Whether it has all of its CPUs; where it has not, that is changed."""
+    """Return True if it has all of its CPUs; where it has not, that is changed."""
     if not instance.throttled:
         return True
     reason = f"host {node.host} is free again"

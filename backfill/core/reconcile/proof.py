@@ -14,7 +14,7 @@ _PATIENCE = 0.1
 
 
 def checks_of(builder: PlanBuilder, node: ManagedNode) -> tuple[Check, ...]:
-    """What the node's last report proves; nothing where its provider cannot look inside."""
+    """Return what the node's last report proves; nothing where its provider cannot look inside."""
     report = node.proof.report
     if report is None:
         return ()
@@ -101,6 +101,6 @@ def ended(builder: PlanBuilder, node: ManagedNode) -> tuple[int, ...]:
 
 
 def not_proven(check: Check) -> Reason:
-    """What a check found wrong, and what to do."""
+    """Return what a check found wrong, and what to do."""
     said, remedy = Words(check.sentence), Words(check.remedy)
     return because(Code.NOT_PROVEN, check=check.name, said=said, remedy=remedy)

@@ -240,7 +240,7 @@ def _kick(builder: PlanBuilder, node: ManagedNode, check: JobCheck, jobs: Iterab
 
 
 def _half_kicked(builder: PlanBuilder, node: ManagedNode, check: JobCheck, jobs: Iterable[Job]) -> bool:
-    """Whether a kick got no further than the suspend, as when the daemon died in it; it goes on."""
+    """Return True if a kick got no further than the suspend, as when the daemon died in it; it goes on."""
     left = [j for j in jobs if j.state is JobState.SUSPENDED and j.id in check.kicked]
     for job in left if not builder.busy_with(node) else ():
         reason = "it was suspended only to let its processes go on"
@@ -317,7 +317,7 @@ def save_in_time(builder: PlanBuilder, node: ManagedNode) -> None:
 
 
 def _cost_s(builder: PlanBuilder, node: ManagedNode) -> float:
-    """How long one stops the job: memory is written, and read again."""
+    """Return how long one stops the job: memory is written, and read again."""
     rate = builder.world.rates.get(node.host)
     written_s = (
         None if rate is None else rate.predict_s(builder.policies.instances.flavour_of(node).memory_mb)
@@ -384,7 +384,7 @@ def plan_liveness(builder: PlanBuilder) -> None:
 
 
 def silent_too_long(builder: PlanBuilder, name: str) -> bool:
-    """Whether the node has not answered Slurm for so long that it counts as dead."""
+    """Return True if the node has not answered Slurm for so long that it counts as dead."""
     down_after_s = builder.policies.liveness.down_after_s
     if not down_after_s or name not in builder.world.silent:
         return False

@@ -104,7 +104,7 @@ def step_removing(builder: PlanBuilder, node: ManagedNode) -> None:
 
 
 def _not_deleted(builder: PlanBuilder, node: ManagedNode) -> bool:
-    """Whether Slurm may still have it, although a reading of all its nodes lacked it: see to that.
+    """Return True if Slurm may still have it, although a reading of all its nodes lacked it: see to that.
 
     One such reading may be odd, and a node that is forgotten then stays in Slurm for ever.
     """

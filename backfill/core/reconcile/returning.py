@@ -227,7 +227,7 @@ def _going_on(builder: PlanBuilder, node: ManagedNode) -> bool:
 
 
 def _why_late(builder: PlanBuilder, node: ManagedNode, late: str) -> str:
-    """What kept it, as far as anything has failed."""
+    """Return what kept it, as far as anything has failed."""
     problems = [o.problem for o in builder.world.operations_of(node.name) if o.problem]
     failing = [sentence(not_proven(check)) for check in checks_of(builder, node) if not check.ok]
     return "; ".join([late, *(problems or failing)[-1:]])

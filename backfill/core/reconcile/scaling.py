@@ -58,7 +58,7 @@ def _await_room(builder: PlanBuilder) -> bool:
 
 
 def _wanted(builder: PlanBuilder) -> list[Want]:
-    """What the queue wants; kept from plan to plan where all of its jobs count alike."""
+    """Return what the queue wants; kept from plan to plan where all of its jobs count alike."""
     policies = builder.policies
     alike = not (policies.environments.particular or policies.devices.scarce)
     if alike and not policies.quotas.ceilings:
@@ -71,7 +71,7 @@ def _wanted(builder: PlanBuilder) -> list[Want]:
 
 
 def _need_of_all(policies: PolicySet, world: World) -> tuple[Need, float]:
-    """What the queue could use where nobody is left out, and until when if no job comes or goes."""
+    """Return what the queue could use where nobody is left out, and until when if no job comes or goes."""
     queue, version = world.queue, world.job_index.waiting_changes
     if queue.need is not None and queue.need[0] == version and world.now_s < queue.need[1]:
         return queue.need[2], queue.need[1]
@@ -83,7 +83,7 @@ def _need_of_all(policies: PolicySet, world: World) -> tuple[Need, float]:
 
 
 def _next_begin_s(policies: PolicySet, world: World) -> float:
-    """When a job that waits for its time begins to count; infinite where none does."""
+    """Return when a job that waits for its time begins to count; infinite where none does."""
     return policies.demand.next_begin_s(kinds_waiting(world, policies), world.now_s)
 
 
@@ -222,7 +222,7 @@ def _free_slot(builder: PlanBuilder, image: str, what: Goal, about: str) -> tupl
 
 
 def _warns(builder: PlanBuilder, node: ManagedNode) -> bool:
-    """Whether this node has failed so that nothing should be begun now under any name."""
+    """Return True if this node has failed so that nothing should be begun now under any name."""
     next_s = node.retry.not_before_s
     if node.phase is Phase.FAILED and next_s is not None and builder.now_s < next_s:
         builder.wake_at(next_s)
@@ -240,7 +240,7 @@ def _warns(builder: PlanBuilder, node: ManagedNode) -> bool:
 
 
 def _boot_just_failed(builder: PlanBuilder, node: ManagedNode) -> bool:
-    """Whether a boot has failed and is being cleared away, on a host where that can succeed."""
+    """Return True if a boot has failed and is being cleared away, on a host where that can succeed."""
     host = builder.world.hosts.get(node.host)
     clearing = node.phase is Phase.REMOVING and node.fail and node.proof.proven_s is None
     return clearing and host is not None and host.reachable
@@ -326,7 +326,7 @@ def _named(builder: PlanBuilder, node: ManagedNode) -> str:
 
 
 def _too_many(builder: PlanBuilder, host: str) -> tuple[int, str]:
-    """How many instances are beyond the host's room or the owner's number, and why."""
+    """Return how many instances are beyond the host's room or the owner's number, and why."""
     shape = builder.policies.instances.flavour.resources
     left = room(builder.world, host, builder.policies, kept=False)
     lacking = max(_times(-left.cpus, shape.cpus), _times(-left.memory_mb, shape.memory_mb))
@@ -339,5 +339,5 @@ def _too_many(builder: PlanBuilder, host: str) -> tuple[int, str]:
 
 
 def _times(amount: int, unit: int) -> int:
-    """How many units cover the amount."""
+    """Return how many units cover the amount."""
     return -(-max(0, amount) // unit)

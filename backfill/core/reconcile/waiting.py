@@ -81,7 +81,7 @@ def _told_now(
 
 
 def _begun_of(world: World, told: Mapping[str, Told]) -> list[str]:
-    """Those who were told that they wait and have begun; of an array, any task."""
+    """Return those who were told that they wait and have begun; of an array, any task."""
     if not told:
         return []
     begun: set[str] = set()
@@ -103,7 +103,7 @@ def _sentence(clock_s: float, reason: str) -> str:
 
 
 def _patient(world: World, policies: PolicySet) -> dict[str, Job]:
-    """Jobs that have waited for room long enough, by the id under which Slurm is to be told.
+    """Return jobs that have waited for room long enough, by the id under which Slurm is to be told.
 
     Tasks that still wait together are one record of Slurm's, named by the array's number; naming a
     task would take it out of there. It stands for all tasks, so that an array of which some have

@@ -18,7 +18,7 @@ class MisfitError(Exception):
 
 
 def node_names(policies: PolicySet, cluster: Cluster) -> tuple[str, ...]:
-    """Names of the cluster's nodes: the policy's hosts first, then others of its own."""
+    """Return names of the cluster's nodes: the policy's hosts first, then others of its own."""
     hosts = policies.hosts
     if len(hosts) > cluster.nodes:
         raise MisfitError(

@@ -284,7 +284,7 @@ def _fault(scenario: Scenario, fault: FaultEntry, path: str) -> Iterator[Contrad
 
 
 def _circles(scenario: Scenario) -> Iterator[Contradiction]:
-    """Jobs that are submitted after one another, each waiting for the next, never begin."""
+    """Yield jobs that are submitted after one another, each waiting for the next, never begin."""
     after = {e.name: e.when.job for e in scenario.jobs if e.when is not None}
     for index, entry in enumerate(scenario.jobs):
         seen, at = [entry.name], after.get(entry.name)

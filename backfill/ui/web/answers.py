@@ -28,7 +28,7 @@ class Trouble(_Exact):
 
 
 class ReadyAnswer(_Exact):
-    """Whether the daemon can do its work; `why` it cannot."""
+    """Return True if the daemon can do its work; `why` it cannot."""
 
     ready: bool
     why: str
@@ -402,7 +402,7 @@ class OrderAnswer(_Exact):
 
 
 class ReloadAnswer(_Open):
-    """Whether the policy file is in force now: `problems` say why not, `changed` what is another."""
+    """Return True if the policy file is in force now: `problems` say why not, `changed` what is another."""
 
     source: str
     problems: list[str]

@@ -79,7 +79,7 @@ class SimulatedHolder:
             self._held[name] = replace(self._held[name], plugged=True)
 
     def room_for(self, host: str, name: str) -> str | None:
-        """Return True if `host` could give it the same."""
+        """Return why `host` could not give it the same, if it could not."""
         old = self._held.get(name)
         if old is None or old.host == host:
             return None
