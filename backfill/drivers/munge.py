@@ -37,11 +37,11 @@ class MungeCredentials:
             raise BadOutputError("munge", f"{self._munge} printed something that is no credential")
         return text
 
-    def check(self, credential: str) -> str:
+    def check(self, credential: str) -> str | None:
         """Let the controller's munged decode it."""
         done = self._run([self._unmunge, "--no-output", *self._where], credential)
         if done.returncode in (0, _REPLAYED):
-            return ""
+            return None
         said = done.stderr.strip().removeprefix("unmunge: ")
         if done.returncode < _VERDICTS:
             problem = said or f"{self._unmunge} ended with {done.returncode}"
@@ -65,8 +65,8 @@ class MungeCredentials:
             ) from None
 
 
-def try_key(key: Path, munged: str = "munged", within_s: float = 10.0) -> str:
-    """Return why this key is not the one of the munged that runs here; empty: each understands the other.
+def try_key(key: Path, munged: str = "munged", within_s: float = 10.0) -> str | None:
+    """Return why this key is not that of the munged that runs here; None: each understands the other.
 
     A munged of our own with that key makes and reads credentials, so the key of the one that runs
     need not be readable. Raises DriverError where none of that can be tried.

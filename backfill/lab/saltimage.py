@@ -143,8 +143,8 @@ def _apply_image_role(root: Path) -> None:
         shutil.rmtree(work)
 
 
-def verdict(output: str) -> str:
-    """Return the failure of `salt-call --out=json state.apply`; empty for a success."""
+def verdict(output: str) -> str | None:
+    """Return the failure of `salt-call --out=json state.apply`; None: it is a success."""
     try:
         answer = json.loads(output)["local"]
     except (ValueError, KeyError, TypeError):

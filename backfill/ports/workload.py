@@ -178,5 +178,5 @@ class Credentials(Protocol):
     def make(self) -> str:
         """A credential that every node with our key and a right clock understands."""
 
-    def check(self, credential: str) -> str:
-        """Return the reason why the controller does not accept this credential; empty if it does."""
+    def check(self, credential: str) -> str | None:
+        """Return why the controller does not accept this credential; None if it does."""

@@ -364,11 +364,11 @@ def test_an_address_answers_whether_it_takes_or_refuses() -> None:
             "a": "127.0.0.1",
             "b": "127.0.0.2",  # refused, and so somebody is there
         }
-        assert network.connect_problem(f"127.0.0.1:{port}") == ""
-        assert network.listen_problem(f"127.0.0.1:{port}") == ""
-    assert network.connect_problem(f"127.0.0.1:{port}") != ""
-    assert network.listen_problem(f"127.0.0.1:{port}") == ""
-    assert network.listen_problem(f"192.0.2.1:{port}") != ""
+        assert network.connect_problem(f"127.0.0.1:{port}") is None
+        assert network.listen_problem(f"127.0.0.1:{port}") is None
+    assert network.connect_problem(f"127.0.0.1:{port}") is not None
+    assert network.listen_problem(f"127.0.0.1:{port}") is None
+    assert network.listen_problem(f"192.0.2.1:{port}") is not None
 
 
 def test_grades_make_the_status(tmp_path: Path) -> None:

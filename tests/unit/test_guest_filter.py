@@ -127,13 +127,13 @@ class Filtering(Machine):
         self.known.append(document)
 
 
-def _proven(machine: Filtering, root: Path) -> str:
+def _proven(machine: Filtering, root: Path) -> str | None:
     return prove(machine, "bm1", HostTerms(root, 1.0, FILTER), lambda: machine.now_s)
 
 
 def test_a_host_knows_the_filter_before_it_has_a_guest(tmp_path: Path) -> None:
     machine = Filtering()
-    assert _proven(machine, tmp_path) == ""
+    assert _proven(machine, tmp_path) is None
     assert machine.known == [FILTER.document()]
 
 
@@ -148,7 +148,7 @@ def test_a_host_knows_the_filter_before_it_has_a_guest(tmp_path: Path) -> None:
     ],
 )
 def test_a_host_that_cannot_filter_gets_no_guest(tmp_path: Path, code: int, words: str) -> None:
-    assert words in _proven(Filtering(failed(code, "told")), tmp_path)
+    assert words in (_proven(Filtering(failed(code, "told")), tmp_path) or "")
 
 
 def test_a_host_that_does_not_answer_is_no_verdict(tmp_path: Path) -> None:

@@ -80,7 +80,7 @@ def verdict(machine: Machine, root: Path) -> str:
     said = prove(machine, "bm1", HostTerms(root, 1.0), lambda: machine.now_s)
     assert machine.pools == []
     assert not root.exists() or list(root.iterdir()) == []
-    return said
+    return said or ""
 
 
 def test_a_host_that_is_as_it_should_be(tmp_path: Path) -> None:
@@ -126,6 +126,7 @@ def test_a_directory_that_cannot_be_used_here(tmp_path: Path) -> None:
     """A file is in the way, on the daemon's machine."""
     (tmp_path / "shared").write_text("")
     said = prove(Machine(), "bm1", HostTerms(tmp_path / "shared" / "c1", 1.0), lambda: 1000.0)
+    assert said is not None
     assert "cannot be used on the daemon's machine" in said
 
 
@@ -150,7 +151,7 @@ def test_what_a_daemon_has_left_in_the_middle_of_a_proof_is_removed(tmp_path: Pa
     for path in (left, fresh, theirs):
         path.touch()
     os.utime(left, (time.time() - 7200,) * 2)
-    assert prove(Machine(), "bm1", HostTerms(tmp_path, 1.0), lambda: 1000.0) == ""
+    assert prove(Machine(), "bm1", HostTerms(tmp_path, 1.0), lambda: 1000.0) is None
     assert {path.name for path in tmp_path.iterdir()} == {fresh.name, theirs.name}
 
 

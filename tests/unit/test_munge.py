@@ -22,14 +22,14 @@ def unmunge(folder: Path, status: int, said: str) -> MungeCredentials:
 @pytest.mark.parametrize(
     ("status", "said", "verdict"),
     [
-        (0, "", ""),
-        (17, "Error: Replayed credential", ""),
+        (0, "", None),
+        (17, "Error: Replayed credential", None),
         (8, "Error: Invalid credential format", "Error: Invalid credential format"),
         (15, "Error: Expired credential", "Error: Expired credential"),
         (18, "", "the controller's munge refuses it"),
     ],
 )
-def test_a_verdict(tmp_path: Path, status: int, said: str, verdict: str) -> None:
+def test_a_verdict(tmp_path: Path, status: int, said: str, verdict: str | None) -> None:
     """The guest made it, so a bad one is the guest's; one that was seen before is a good one."""
     assert unmunge(tmp_path, status, said).check("MUNGE:x:") == verdict
 

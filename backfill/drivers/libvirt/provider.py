@@ -72,7 +72,7 @@ class LibvirtProvider:
         if on_event is not None and config.surroundings.slurm_key:
             self._keys = KeyHandover(lambda: read_key(config.surroundings), self._give_key)
 
-    def _prove(self, host: str) -> str:
+    def _prove(self, host: str) -> str | None:
         root, offset_s = self._pool.store_on(host).root, self._config.clock_offset_s
         terms = HostTerms(root, offset_s, self._config.guest_filter)
         return self._pool.on(host).aside(lambda connection: prove(connection, host, terms))

@@ -49,8 +49,8 @@ class HostTerms:
     guest_filter: GuestFilter | None = None
 
 
-def prove(connection: Any, host: str, terms: HostTerms, now: Callable[[], float] = time.time) -> str:
-    """Try a host over its own connection; return what is wrong, and what to do, or nothing.
+def prove(connection: Any, host: str, terms: HostTerms, now: Callable[[], float] = time.time) -> str | None:
+    """Try a host over its own connection; return what is wrong, and what to do; None: nothing.
 
     Raises libvirtError where it does not answer.
     """
@@ -60,7 +60,7 @@ def prove(connection: Any, host: str, terms: HostTerms, now: Callable[[], float]
     return _filter(connection, host, terms.guest_filter)
 
 
-def _clock(connection: Any, host: str, terms: HostTerms, now: Callable[[], float]) -> str:
+def _clock(connection: Any, host: str, terms: HostTerms, now: Callable[[], float]) -> str | None:
     try:
         with as_pool(connection, _LOCAL, "backfill-clock") as pool:
             began_s = now()
@@ -75,7 +75,7 @@ def _clock(connection: Any, host: str, terms: HostTerms, now: Callable[[], float
     bound_s = (ended_s - began_s) / 2
     offset_s = made_s - (began_s + ended_s) / 2
     if abs(offset_s) + bound_s <= terms.clock_offset_s:
-        return ""
+        return None
     if bound_s > terms.clock_offset_s:
         return (
             f"its clock cannot be measured: {host} takes too long to answer; see to its load, and its network"
@@ -92,7 +92,7 @@ def _stamp(volume: Any) -> str:
     return document.findtext("target/timestamps/mtime") or "nan"
 
 
-def _directory(connection: Any, host: str, root: Path) -> str:
+def _directory(connection: Any, host: str, root: Path) -> str | None:
     """What libvirtd writes there has to be seen here: that is so only where both share it.
 
     The cluster's own directory is made with its first instance; until then the one above is tried.
@@ -113,14 +113,14 @@ def _directory(connection: Any, host: str, root: Path) -> str:
     except OSError as error:
         return f"{root} cannot be used on the daemon's machine: {error.strerror}; see to that directory"
     if seen:
-        return ""
+        return None
     return (
         f"{root} there is not the directory of that name on the daemon's machine: what libvirtd "
         f"writes there is not seen here; mount the shared directory at both, or give {host} its own"
     )
 
 
-def _filter(connection: Any, host: str, wanted: GuestFilter) -> str:
+def _filter(connection: Any, host: str, wanted: GuestFilter) -> str | None:
     """Make the filter known there as it is wanted; guests that run there follow a changed one at once."""
     try:
         connection.nwfilterDefineXML(wanted.document())
@@ -137,7 +137,7 @@ def _filter(connection: Any, host: str, wanted: GuestFilter) -> str:
             f"the filter {wanted.name} for guests' cards cannot be made there: {said}; "
             f"see `virsh nwfilter-list` on {host}"
         )
-    return ""
+    return None
 
 
 def _sweep(root: Path) -> None:
@@ -176,13 +176,13 @@ class _Proof:
 class HostProofs:
     """Proves hosts in threads of their own and remembers what came of it. Thread-safe.
 
-    `attempt(host)` returns what is wrong, or raises DriverError; it may take long. `told(host)` is
+    `attempt(host)` returns what is wrong, or None, or raises DriverError; it may take long. `told(host)` is
     called when a verdict is another than before.
     """
 
     def __init__(
         self,
-        attempt: Callable[[str], str],
+        attempt: Callable[[str], str | None],
         told: Callable[[str], None],
         now_s: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -229,7 +229,7 @@ class HostProofs:
 
     def _prove(self, host: str, life: int) -> None:
         try:
-            problem = self._attempt(host)
+            problem = self._attempt(host) or ""
         except DriverError as error:
             problem = f"that could not be proven: {error.problem}"
         except Exception as error:

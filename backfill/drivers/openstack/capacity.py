@@ -23,10 +23,10 @@ _SKEW_S = 10.0
 
 @dataclass(frozen=True, slots=True)
 class Compute:
-    """One compute host as an administrator sees it. `down` says why it cannot be used."""
+    """One compute host as an administrator sees it. `down` says why it cannot be used, if it cannot."""
 
     size: Resources
-    down: str
+    down: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,12 +181,12 @@ def asked_of(server: Server) -> Resources:
     return Resources(int(mark(server, "cpus") or 0), int(mark(server, "memory_mb") or 0))
 
 
-def _why_down(service: dict[str, Any]) -> str:
+def _why_down(service: dict[str, Any]) -> str | None:
     if service.get("forced_down"):
         return "its operator has declared its nova-compute dead"
     if service.get("state") != "up":
         return f"its nova-compute has not reported since {service.get('updated_at')}"
-    return ""
+    return None
 
 
 def _limit(value: object) -> int:

@@ -32,7 +32,7 @@ def state_run(node: str, answer: object) -> StateRun:
     problem = problem_in(states)
     if not problem and answer.get("retcode") not in (0, None):
         problem = f"it ended with status {answer['retcode']}"
-    return StateRun(node, True, problem, tuple(changed))
+    return StateRun(node, True, problem or "", tuple(changed))
 
 
 def look(node: str, answer: object) -> StateRun | None:
@@ -45,8 +45,8 @@ def look(node: str, answer: object) -> StateRun | None:
     return None
 
 
-def problem_in(answer: object) -> str:
-    """Return the reason why a minion's answer to `state.apply` is no success; empty if it is one.
+def problem_in(answer: object) -> str | None:
+    """Return why a minion's answer to `state.apply` is no success; None if it is one.
 
     A list is what a state file that does not render gives; a text is what Salt gives for no answer;
     and an empty answer means that nothing was done.
@@ -60,7 +60,7 @@ def problem_in(answer: object) -> str:
         for key, state in answer.items()
         if not isinstance(state, dict) or state.get("result") is False
     ]
-    return "; ".join(failed)[:500]
+    return "; ".join(failed)[:500] or None
 
 
 def rendering_error(text: str, folders: Sequence[str] = ()) -> str:

@@ -117,7 +117,7 @@ def _prove(outside: Outside, action: act.WakeInstance, set_s: float) -> list[ch.
     at_s = outside.clock.now()
     if credentials is not None:
         problem = credentials.check(theirs) if theirs else "it made no credential"
-        fact = Fact(f"{MUNGE}:from the guest", not problem, problem)
+        fact = Fact(f"{MUNGE}:from the guest", not problem, problem or "")
         report = replace(report, facts=(*report.facts, fact))
     correction_s = set_s + report.correction_s
     return [ch.Woken(name, generation, at_s, correction_s), ch.Proven(name, generation, at_s, report)]

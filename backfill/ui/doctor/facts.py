@@ -96,18 +96,18 @@ class Facts:
     slurm_problem: str = ""
     munge_problem: str = ""
     key_problem: str = ""  # why the key for guests cannot be used here
-    key_refused: str = ""  # why it is not the cluster's
+    key_refused: str | None = None  # why it is not the cluster's
     tools_missing: tuple[str, ...] = ()
     libvirt_missing: bool = False
     state_dir: PlaceFacts | None = None
-    socket_problem: str = ""
-    listen_problem: str = ""
+    socket_problem: str | None = None
+    listen_problem: str | None = None
     lease: PlaceFacts | None = None
     images: Mapping[str, ImageFacts] = field(default_factory=dict)
     directories: Mapping[str, PlaceFacts] = field(default_factory=dict)
     hosts: tuple[HostFacts, ...] = ()
     taken: Mapping[str, str] = field(default_factory=dict)  # name of ours: address that another has
-    controller_problem: str = ""
+    controller_problem: str | None = None
     hooks: Found | None = None
     hooks_unknown: str = ""
-    salt_problem: str = ""
+    salt_problem: str | None = None

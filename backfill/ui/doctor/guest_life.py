@@ -227,7 +227,7 @@ class _Guest:
             self._asked, self.correction_s = True, report.correction_s
         if self._munge is not None:
             problem = self._munge.check(theirs) if theirs else "it made no credential"
-            fact = Fact(f"{MUNGE}:from the guest", not problem, problem)
+            fact = Fact(f"{MUNGE}:from the guest", not problem, problem or "")
             report = replace(report, facts=(*report.facts, fact))
         flavour = self._config.policies.instances.flavour
         offset_s = self._config.policies.readiness.clock_offset_s

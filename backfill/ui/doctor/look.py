@@ -76,7 +76,7 @@ def _own_machine(facts: Facts) -> Facts:
         libvirt_missing=has_libvirt and importlib.util.find_spec("libvirt") is None,
         state_dir=_made_by_the_unit(places.may_write(config.daemon.state_dir), "/var/lib/"),
         socket_problem=_socket_problem(config),
-        listen_problem=network.listen_problem(config.daemon.listen) if config.daemon.listen else "",
+        listen_problem=network.listen_problem(config.daemon.listen) if config.daemon.listen else None,
         images={name: _image(entry) for name, entry in images.items()},
         salt_problem=_salt_problem(config),
     )
@@ -89,11 +89,11 @@ def _made_by_the_unit(place: PlaceFacts, below: str) -> PlaceFacts:
     return place
 
 
-def _socket_problem(config: Config) -> str:
+def _socket_problem(config: Config) -> str | None:
     if daemon_listens(config):
-        return ""
+        return None
     place = places.may_write(str(Path(config.daemon.socket).parent))
-    return _made_by_the_unit(place, "/run/").problem
+    return _made_by_the_unit(place, "/run/").problem or None
 
 
 def daemon_listens(config: Config) -> bool:
@@ -120,17 +120,17 @@ def _has_systemd(packages: Path) -> bool | None:
         return None
 
 
-def _salt_problem(config: Config) -> str:
+def _salt_problem(config: Config) -> str | None:
     salt = provisioner(config)
     if salt is None:
-        return ""
+        return None
     try:
         salt.check()
     except DriverError as error:
         return str(error)
     finally:
         salt.close()
-    return ""
+    return None
 
 
 # --- hosts -----------------------------------------------------------------------------------------

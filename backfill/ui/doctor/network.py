@@ -53,23 +53,23 @@ def _answering(addresses: Iterable[tuple[str, str]], port: int, within_s: float)
     return found
 
 
-def connect_problem(endpoint: str, within_s: float = 2.0) -> str:
-    """Return why no connection to `IP:PORT` comes about; empty: it does."""
+def connect_problem(endpoint: str, within_s: float = 2.0) -> str | None:
+    """Return why no connection to `IP:PORT` comes about; None: it does."""
     address, _, port = endpoint.rpartition(":")
     try:
         socket.create_connection((address, int(port)), within_s).close()
     except OSError as error:
         return error.strerror or str(error)
-    return ""
+    return None
 
 
-def listen_problem(endpoint: str) -> str:
-    """Return why nobody could listen at `IP:PORT`; empty: one could, or somebody does."""
+def listen_problem(endpoint: str) -> str | None:
+    """Return why nobody could listen at `IP:PORT`; None: one could, or somebody does."""
     address, _, port = endpoint.rpartition(":")
     if not connect_problem(endpoint, 1.0):
-        return ""
+        return None
     try:
         socket.create_server((address, int(port))).close()
     except OSError as error:
         return error.strerror or str(error)
-    return ""
+    return None

@@ -210,11 +210,11 @@ class UndoRecord:
         replace_file(self._path, json.dumps({"done": entries, "owed": owed}, indent=1) + "\n")
 
 
-def _take_back(entry: Entry, run: Run) -> str:
+def _take_back(entry: Entry, run: Run) -> str | None:
     """Undo one thing; say why not where somebody else has changed it since."""
     if "undo" in entry:
         run(entry["undo"])
-        return ""
+        return None
     path = Path(entry["path"])
     owner = Owner(**entry["owner"]) if entry["owner"] is not None else None
     if entry["folder"]:
@@ -223,34 +223,34 @@ def _take_back(entry: Entry, run: Run) -> str:
     return _take_back_file(path, was, owner, entry["ours"])
 
 
-def _take_back_folder(path: Path, owner: Owner | None) -> str:
+def _take_back_folder(path: Path, owner: Owner | None) -> str | None:
     if not path.is_dir():
-        return ""
+        return None
     if owner is not None:
         owner.give(path)
-        return ""
+        return None
     try:
         path.rmdir()
     except OSError:
         return f"{path} stays: it is not empty"
-    return ""
+    return None
 
 
-def _take_back_file(path: Path, was: bytes | None, owner: Owner | None, ours: Sequence[str]) -> str:
+def _take_back_file(path: Path, was: bytes | None, owner: Owner | None, ours: Sequence[str]) -> str | None:
     now = _read(path)
     if now is None:
-        return ""
+        return None
     if now != was and hashlib.sha256(now).hexdigest() not in ours:
         return f"{path} stays: somebody has changed it since"
     if was is None:
         path.unlink()
         sync_directory(path.parent)
-        return ""
+        return None
     if now != was:
         replace_file(path, was)
     if owner is not None:
         owner.give(path)
-    return ""
+    return None
 
 
 def _read(path: Path) -> bytes | None:

@@ -113,15 +113,15 @@ def _closed(node: Node) -> bool:
     return node.drained or node.base in (NodeBase.FUTURE, NodeBase.DOWN) or "POWERED_DOWN" in node.flags
 
 
-def programs_gone(managed: Managed) -> str:
-    """A program of a content that is not there any more; empty when all are.
+def programs_gone(managed: Managed) -> str | None:
+    """Return which program of a content is not there any more; None: all are.
 
     slurmctld would not start without it, and a dry start calls no programs.
     """
     for key, value in managed.pairs():
         if value.startswith("/") and not Path(value).exists():
             return f"{key}: there is no program {value} any more"
-    return ""
+    return None
 
 
 def lost(text: str, new: Managed) -> str | None:

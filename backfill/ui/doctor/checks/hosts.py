@@ -117,15 +117,15 @@ def _images_on(facts: Facts, host: HostFacts) -> Iterator[Finding]:
             yield Finding(Defect.IMAGE_NOT_ON_HOST, f"{name} on {host.name}", what, mend)
 
 
-def _difference(host: HostFacts, place: PlaceFacts) -> str:
-    """Say how the host's file of this path differs from the one here; empty: not, or nobody knows."""
+def _difference(host: HostFacts, place: PlaceFacts) -> str | None:
+    """Say how the host's file of this path differs from the one here; None: not, or nobody knows."""
     path = PurePath(place.path)
     folder = host.inspection.folders.get(str(path.parent)) if host.inspection is not None else None
     if folder is None or (folder.problem and not folder.missing):
-        return ""
+        return None
     there = folder.files.get(path.name)
     if there is None:
         return f"{path} is not there on {host.name}"
     if there.size != place.size:
         return f"{path} has {there.size} bytes on {host.name}, and {place.size} here"
-    return ""
+    return None
