@@ -21,7 +21,8 @@ class HostObservation:
 class InstanceProvider(Protocol):
     """A hypervisor pool. Calls block, are safe from several threads, raise DriverError only.
 
-    Every call is idempotent and touches only instances with our cluster's tag.
+    Every call is idempotent and touches only instances with our cluster's tag. A host that is not
+    among `hosts`, and a change of an instance that is not there, is a NotFoundError that names it.
     """
 
     @property
@@ -41,12 +42,16 @@ class InstanceProvider(Protocol):
         """End it and remove its disk, seed and saved memory. Gone already: nothing to do."""
 
     def pause(self, host: str, name: str) -> None:
-        """Stop its CPUs; returns when the hypervisor confirms that they stand still."""
+        """Stop its CPUs; returns when the hypervisor confirms that they stand still.
+
+        BusyError, which says so, when it is suspended.
+        """
 
     def thaw(self, host: str, name: str, *, shut: bool = False) -> None:
         """Let a paused instance's CPUs go on. Callers must have checked the fence.
 
         `shut`: nothing gets out of its guest until `GuestFence.release`, where the provider has that.
+        BusyError, which says so, when it is suspended.
         """
 
     def suspend(self, host: str, name: str) -> float:
@@ -71,10 +76,16 @@ class InstanceProvider(Protocol):
         """
 
     def wake(self, host: str, name: str, now_s: float) -> float:
-        """Set the guest's clock to `now_s`, make slurmd register; returns the correction in s."""
+        """Set the guest's clock to `now_s`, make slurmd register; returns the correction in s.
+
+        BusyError when it does not run.
+        """
 
     def job_processes(self, host: str, name: str) -> tuple[int, int]:
-        """Count the processes of Slurm jobs in a running guest: (going, stopped by a signal)."""
+        """Count the processes of Slurm jobs in a running guest: (going, stopped by a signal).
+
+        BusyError when it does not run: no answer is not the same as none.
+        """
 
     def console(self, host: str, name: str) -> str:
         """The last lines that the guest wrote to its console, for people."""
