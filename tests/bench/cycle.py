@@ -85,7 +85,8 @@ class Site:
             *("0", "4294901000", str(int(START_S) - 100), str(int(START_S) - 100), begun),
             *("N/A", "1-00:00:00", "0", "(null)", "N/A", "1", "1"),
         )
-        free = ("physics", "normal", "None" if node else "Resources", "", "(null)", "(null)", "simulate.sh")
+        why = "None" if node else "Resources"
+        free = ("physics", "normal", why, "", "(null)", "(null)", "(null)", "simulate.sh")
         unit, mark, end = "\x1f", f"\x1d{self.format.mark}", f"\x1e{self.format.mark}"
         return f"{unit.join(fixed)}{mark}{mark.join(free)}{end}\n"
 
