@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from math import inf, nextafter
 
+from backfill.core.breakers import open_breaker
 from backfill.core.model.cluster import Job, Node, NodeBase, end_s
 from backfill.core.model.devices import Sharing
 from backfill.core.model.fleet import Instance
@@ -14,10 +15,9 @@ from backfill.core.model.lifecycle import ABSENT, ON_CPU, ManagedNode, Phase
 from backfill.core.model.quantities import NOTHING, Resources
 from backfill.core.model.refusals import Code, Reason, Words, because, limit
 from backfill.core.policies.limits import Limits
-from backfill.core.policies.readiness import Readiness
 from backfill.core.policies.spread import Order
 from backfill.core.policy import PolicySet
-from backfill.core.world import IMAGE, World, stale
+from backfill.core.world import World, stale
 
 # PLANNED is among them only where it is not known for when.
 _SHUT_FLAGS = frozenset({"MAINT", "RESERVED", "REBOOT_REQUESTED", "POWERED_DOWN", "FAIL"})
@@ -596,27 +596,3 @@ def left_s(jobs: Iterable[Job], stopped_s: float) -> float:
     """The longest that one of these jobs, stopped at `stopped_s`, may still run by its limit."""
     ends = [end - stopped_s for job in jobs if (end := end_s(job)) is not None]
     return max(0.0, *ends) if ends else 0.0
-
-
-def open_breaker(world: World, name: str, rules: Readiness, hosts: Iterable[str]) -> Reason | None:
-    """Return why nothing may be made on host `name` (or of the IMAGE) now, if nothing may.
-
-    The image is to blame only when more than one host has failed with it.
-    """
-    streak = world.streaks.get(name)
-    if streak is None or streak.count < rules.break_after:
-        return None
-    if name == IMAGE and sum(h in world.streaks for h in hosts) < 2:
-        return None
-    if world.now_s >= streak.last_s + rules.rest_s:
-        return None
-    last = Words(streak.problem)
-    if name == IMAGE:
-        return because(Code.IMAGE_FAILS, count=streak.count, rest_s=rules.rest_s, said=last)
-    return because(Code.HOST_FAILS, host=name, count=streak.count, rest_s=rules.rest_s, said=last)
-
-
-def rest_ends_s(world: World, rules: Readiness) -> float:
-    """Return when the next rest is over; 0 for none."""
-    ends = [s.last_s + rules.rest_s for s in world.streaks.values() if s.count >= rules.break_after]
-    return min((end_s for end_s in ends if world.now_s < end_s), default=0.0)

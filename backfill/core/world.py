@@ -32,9 +32,7 @@ from backfill.core.model.quantities import WriteRate
 from backfill.core.model.refusals import Code, Reason, Words, because
 from backfill.core.policies.limits import Limits
 from backfill.core.queue import LIVENESS, SUPPLY, Topic, WorkQueue
-from backfill.core.tables import Picture, Streak
-
-IMAGE = ""
+from backfill.core.tables import IMAGE, Picture, Streak
 
 
 def follow(

@@ -13,7 +13,7 @@ from tests.unit.policy_files import PARTS, problems, sentences, text
 
 # What a policy decides by comes first, then where things are.
 SECTIONS = ", ".join(
-    [*(f.name for f in fields(PolicySet)), "daemon", "slurm", "libvirt", "openstack", "salt"]
+    [*(f.name for f in fields(PolicySet)), "daemon", "slurm", "libvirt", "openstack", "salt", "condor"]
 )
 
 # The part of the file that is wrong, and all sentences that must come of it. Lines: cluster 1,

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from backfill.core.breakers import open_breaker, rest_ends_s
 from backfill.core.model import changes as ch
 from backfill.core.model.cluster import Node, NodeBase
 from backfill.core.model.fleet import Flavour
@@ -19,9 +20,9 @@ from backfill.core.model.readiness import judge_registration, judge_report
 from backfill.core.model.records import decode, encode, remembered
 from backfill.core.model.refusals import Code
 from backfill.core.model.sentences import sentence, why
-from backfill.core.placement import open_breaker, rest_ends_s
 from backfill.core.policies.readiness import Readiness
-from backfill.core.world import IMAGE, World, follow
+from backfill.core.tables import IMAGE
+from backfill.core.world import World, follow
 from tests.unit.living_daemon import LivingDaemon, living, policies
 
 GOOD = GuestReport(

@@ -6,12 +6,13 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
+from backfill.core.breakers import open_breaker, rest_ends_s
 from backfill.core.model.cluster import Job, Node
 from backfill.core.model.fleet import CloneMethod, Flavour
 from backfill.core.model.lifecycle import ABSENT, ManagedNode, Phase
 from backfill.core.model.quantities import NOTHING, Resources
 from backfill.core.model.refusals import Code, Reason, because, limit
-from backfill.core.placement import NOTHING_MORE, NodeNeed, find_host, names_of, open_breaker, rest_ends_s
+from backfill.core.placement import NOTHING_MORE, NodeNeed, find_host, names_of
 from backfill.core.policies.demand import Need
 from backfill.core.policies.limits import Limits
 from backfill.core.policy import PolicySet

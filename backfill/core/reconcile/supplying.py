@@ -5,19 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterator
 from math import inf
 
+from backfill.core.breakers import open_breaker
 from backfill.core.model.actions import SubmitPilot, TellPilot, WithdrawPilot
 from backfill.core.model.cluster import ENDED, Job, JobState, end_s
 from backfill.core.model.lifecycle import ABSENT, ManagedNode, Phase
 from backfill.core.model.operations import Operation
 from backfill.core.model.pilots import name_of, slot_of, slot_of_name
 from backfill.core.model.refusals import Code, Goal, Reason, Words, because, limit
-from backfill.core.placement import count_on, names_of, node_of, open_breaker, open_hosts, wanted_again_s
+from backfill.core.placement import count_on, names_of, node_of, open_hosts, wanted_again_s
 from backfill.core.policies.supply import Offer, PilotsWanted
 from backfill.core.queue import Topic
 from backfill.core.reconcile.admission import MINUTE_S
 from backfill.core.reconcile.builder import PlanBuilder, Progress, most_instances, on_cpu
 from backfill.core.reconcile.job_machines import kinds_waiting
-from backfill.core.world import IMAGE
+from backfill.core.tables import IMAGE
 
 _FAILED = (JobState.FAILED, JobState.OUT_OF_MEMORY)
 _SOON_S = 600.0  # a pilot that fails later has at least been at work
