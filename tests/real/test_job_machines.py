@@ -10,7 +10,7 @@ import pytest
 
 from tests.real.daemon_rig import DaemonRig, daemon_lab
 
-pytestmark = pytest.mark.real
+pytestmark = [pytest.mark.real, pytest.mark.soak]
 
 # A lab's hosts have the CPUs of its machine, however many they are said to have.
 OWN: dict[str, Any] = {
