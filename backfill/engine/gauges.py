@@ -30,7 +30,7 @@ OLDEST_CALL = Family(
     "backfill_operation_oldest_age_seconds", _GAUGE, "Age of the call that has run longest; 0: none runs."
 )
 REFUSED_NOW = Family(
-    "backfill_refused", _GAUGE, "What is refused at this moment, by the refusal's code.", ("code",)
+    "backfill_refused", _GAUGE, "What is refused at this moment, by the most frequent codes.", ("code",)
 )
 PICTURES = Family(
     "backfill_picture_age_seconds",
@@ -53,6 +53,9 @@ POLICY = Family("backfill_policy_valid", _GAUGE, "0 while the policy file as it 
 INFO = Family("backfill_info", _GAUGE, "Always 1; the label names the cluster.", ("cluster",))
 
 _Item = TypeVar("_Item")
+# So many codes of what is refused now are told apart; of all that ever was, every one is counted.
+MOST_CODES = 32
+_OTHER = ("other",)
 
 
 def gauges(daemon: Daemon) -> Generator[None, None, list[Body]]:
@@ -79,13 +82,21 @@ def gauges(daemon: Daemon) -> Generator[None, None, list[Body]]:
     states = yield from _counted(world.instances.values(), lambda one: one.state.value)
     found.append(INSTANCES.gauges({(state.value,): 0.0 for state in InstanceState} | states))
     codes = yield from _counted(daemon.cycle.last.refusals, lambda one: one.code.value)
-    found.append(REFUSED_NOW.gauges(codes))
+    found.append(REFUSED_NOW.gauges(most_refused(codes)))
     calls = [*world.operations.values()]
     running = yield from _counted(calls, lambda one: "running" if one.running else "waiting")
     found.append(OPERATIONS.gauges({("running",): 0.0, ("waiting",): 0.0} | running))
     oldest_s = min((call.since_s for call in calls if call.running), default=world.now_s)
     found.append(OLDEST_CALL.gauges({(): max(0.0, world.now_s - oldest_s)}))
     return found
+
+
+def most_refused(codes: Mapping[Labels, float]) -> dict[Labels, float]:
+    """Return the codes that are refused most, and the others as one: the number of series has a bound."""
+    named = {labels: count for labels, count in codes.items() if labels != _OTHER}
+    most = dict(sorted(named.items(), key=lambda one: (-one[1], one[0]))[:MOST_CODES])
+    rest = sum(codes.values()) - sum(most.values())
+    return most | ({_OTHER: rest} if rest else {})
 
 
 def _reachable(host: Host) -> str:

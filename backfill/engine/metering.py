@@ -24,7 +24,7 @@ _COUNTER, _HISTOGRAM = FamilyKind.COUNTER, FamilyKind.HISTOGRAM
 # Upper ends of buckets, seconds: of what takes milliseconds, of what takes seconds, of calls of any kind.
 _PROMPT_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0, 30.0, 120.0)
 _SLOW_S = (0.5, 1.0, 2.0, 3.0, 5.0, 8.0, 15.0, 30.0, 60.0, 120.0, 600.0)
-_CALL_S = (0.01, 0.1, 1.0, 10.0, 60.0, 300.0)
+_CALL_S = (0.1, 1.0, 10.0, 60.0, 300.0)
 _CYCLE_S = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0, 5.0)
 
 EVICTIONS = Family(
