@@ -23,7 +23,7 @@ Body = dict[str, Any]
 JOBS, NODES = "jobs", "nodes"
 KINDS = frozenset({JOBS, NODES})
 # Questions of whose answers the rest is told; any other one takes an operator, as those above.
-_PARTED = frozenset({"status", "hosts", "nodes", "instances", "fleets", "explain"})
+_PARTED = frozenset({"status", "hosts", "nodes", "instances", "fleets", "explain", "checkpoints"})
 # Questions that tell neither of a node nor of other people's jobs.
 _HARMLESS = frozenset({"mine", "metrics", "ready", "harvest", "previewed"})
 # `job 12, 13`, and any other number that is not part of a name, an address or a fraction.
@@ -89,6 +89,8 @@ class Veil:
                 return {**answer, "jobs": [self._texts(one, "why") for one in answer["jobs"]]}
             case "fleets":
                 return {**answer, "fleets": [*filter(None, map(self._fleet, answer["fleets"]))]}
+            case "checkpoints":
+                return {**answer, "checkpoints": [one for one in answer[question] if self._own(one["job"])]}
             case "explain":
                 return self._explain(answer)
             case _:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Generator, Iterable
 from dataclasses import asdict
+from functools import partial
 from queue import Empty
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -19,16 +20,18 @@ from backfill.core.model.sentences import sentence as told
 from backfill.core.policies.access import Role
 from backfill.core.reconcile.planner import plan
 from backfill.core.world import World, barred, stale
+from backfill.engine.checkpoint_desk import UnknownNameError
 from backfill.engine.checkpoint_order import CommandError
 from backfill.engine.commands import Body, Commands
 from backfill.engine.connection_limiter import TOO_MANY, CrowdedError, Turns, trusted
+from backfill.engine.errands import Note, Player
 from backfill.engine.fleet_answers import fleet_told, fleets_in_order, machines_told
 from backfill.engine.gate import Caller, GateError, Gatekeeper, who
 from backfill.engine.gauges import gauges
+from backfill.engine.long_orders import LongOrders
 from backfill.engine.messages import Query
 from backfill.engine.mine import jobs_of
 from backfill.engine.narrate import clock_told, sentence
-from backfill.engine.previews import Previews
 from backfill.engine.privacy import Veil, never_seen
 from backfill.engine.repeats import Repeats
 from backfill.engine.sight import look
@@ -56,8 +59,8 @@ _SLICE = 32  # nodes, hosts or the like: a millisecond or less
 class Queries:
     """Answers `{"ask": NAME, …}`; runs in the listener's threads, reads in the daemon's own."""
 
-    def __init__(self, daemon: Daemon, gate: Gatekeeper, previews: Previews | None = None) -> None:
-        """`previews`: who plays policy files on the journal; None: nobody does."""
+    def __init__(self, daemon: Daemon, gate: Gatekeeper, play: Player | None = None) -> None:
+        """`play`: who plays policy files on the journal; None: nobody does."""
         self._daemon = daemon
         self._gate = gate
         self._repeats = Repeats()
@@ -80,13 +83,18 @@ class Queries:
         }
         # These read the journal, which may be long, so a hook must not wait for them: they run in
         # the listener's thread and not in the daemon's own.
-        self._tellers: dict[str, Callable[[Body], Body]] = {"events": stories.events}
+        self._commands = Commands(daemon).known
+        put_back = self._commands["put-back"]
+        self._long = LongOrders(daemon, self._in_the_daemon, put_back, self._look, play)
+        self._tellers: dict[str, Callable[[Body], Body]] = {
+            "events": stories.events,
+            "checkpoints": self._long.checkpoints,
+            "errand": self._long.told,
+            "previewed": self._long.previewed,
+        }
         # Likewise, and for those alone who may act: they read files, or take guests' time.
         self._apart = {"reload": self._reload, "look": self._look}
-        if previews is not None:
-            self._apart["preview"] = previews.begin
-            self._tellers["previewed"] = previews.told
-        self._writers = {**Commands(daemon).known, **self._apart}
+        self._writers = frozenset({*self._commands, *self._apart, *self._long.known})
 
     def answer(self, body: Body, uid: int) -> Body:
         """The answer, or `{"error": sentence}`. Never raises."""
@@ -133,10 +141,18 @@ class Queries:
             gate.begun(caller, name, body)
         except GateError as error:
             return {"error": str(error), "kind": error.kind}
-        apart = self._apart.get(name)
-        answer = _told_safely(apart, body) if apart else self._in_the_daemon(self._writers[name], body)
-        gate.done(caller, name, body, f"failed: {answer['error']}" if "error" in answer else "ok")
+        answer = self._carried_out(name, body, partial(gate.done, caller, name, body))
+        begun = name in self._long.known and "error" not in answer  # then it is noted how it ends
+        if not begun:
+            gate.done(caller, name, body, f"failed: {answer['error']}" if "error" in answer else "ok")
         return answer
+
+    def _carried_out(self, name: str, body: Body, ended: Note) -> Body:
+        if (begin := self._long.known.get(name)) is not None:
+            return _told_safely(lambda asked: begin(asked, ended), body)
+        if (apart := self._apart.get(name)) is not None:
+            return _told_safely(apart, body)
+        return self._in_the_daemon(self._commands[name], body)
 
     def _oneself(self, name: str, body: Body, caller: Caller) -> Body:
         """Tell somebody who they are, or begin or end their session."""
@@ -457,6 +473,8 @@ _BAD = (CommandError, ValueError, KeyError, OverflowError)
 
 
 def _refusal(error: Exception) -> Body:
+    if isinstance(error, UnknownNameError):
+        return {"error": str(error), "kind": "unknown"}
     if isinstance(error, CommandError):
         return {"error": str(error)}
     return {"error": f"the question cannot be read: {error}", "kind": "unreadable"}

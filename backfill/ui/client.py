@@ -127,6 +127,11 @@ def add_socket(parser: argparse.ArgumentParser) -> None:
 def add_place(parser: argparse.ArgumentParser) -> None:
     """The options that name the daemon, here or behind its web service."""
     add_socket(parser)
+    add_url(parser)
+
+
+def add_url(parser: argparse.ArgumentParser) -> None:
+    """The options that name a daemon behind its web service."""
     parser.add_argument(
         "--url",
         metavar="URL",

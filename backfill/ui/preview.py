@@ -11,7 +11,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from backfill.engine.previews import Body
+from backfill.engine.errands import Body
 
 DAY = "24h"
 # What the process may take: of memory, of a processor, of time. All else comes before it.

@@ -17,8 +17,8 @@ from backfill.ui.client import Answer, AskError, shown
 from backfill.ui.parser import NO, NO_PERMISSION, UNAVAILABLE
 
 _WITHIN_S = 30.0
-_PAGED = ("hosts", "nodes", "instances")
-_READ = ("status", "plan", "fleets", "mine")
+_PAGED = ("hosts", "nodes", "instances", "checkpoints")
+_READ = ("status", "plan", "fleets", "mine", "metrics")
 _ORDERS = {
     "evict": "evictions",
     "reclaim": "reclaims",
@@ -27,6 +27,19 @@ _ORDERS = {
     "checkpoint": "checkpoints",
     "reload": "policy/reload",
     "preview": "policy/previews",
+    "verify": "checkpoints/verifications",
+    "restore": "checkpoints/restores",
+    "remove-checkpoints": "checkpoints/removals",
+    "expire": "checkpoints/expiry",
+    "drift": "drift",
+    "provision": "provisions",
+    "leaks": "leaks",
+}
+# Questions about one thing, and what of them its name is.
+_OF_ONE = {
+    "explain": ("explain", "subject"),
+    "previewed": ("policy/previews", "id"),
+    "errand": ("errands", "id"),
 }
 _CODES = {401: NO_PERMISSION, 403: NO_PERMISSION, 429: UNAVAILABLE, 503: UNAVAILABLE}
 
@@ -62,10 +75,9 @@ class RemoteClient:
             return self._call("GET", question)
         if question == "events":
             return self._call("GET", f"events?{urllib.parse.urlencode(body)}")
-        if question == "explain":
-            return self._call("GET", f"explain/{urllib.parse.quote(str(body['subject']), safe='')}")
-        if question == "previewed":
-            return self._call("GET", f"policy/previews/{urllib.parse.quote(str(body['id']), safe='')}")
+        if question in _OF_ONE:
+            path, name = _OF_ONE[question]
+            return self._call("GET", f"{path}/{urllib.parse.quote(str(body[name]), safe='')}")
         if question == "fleet":
             return self._fleet(body)
         if question in _ORDERS:

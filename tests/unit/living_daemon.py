@@ -22,12 +22,12 @@ from backfill.drivers.simulated.slurm.books import Manners
 from backfill.drivers.simulated.world import SimulatedWorld
 from backfill.drivers.store.memory import MemoryJournal
 from backfill.engine.daemon import Daemon, Pace, Right
+from backfill.engine.errands import Body
 from backfill.engine.gate import Gatekeeper
 from backfill.engine.listener import Listener
 from backfill.engine.looking import Outside
 from backfill.engine.messages import HookCall, Query, Stop
 from backfill.engine.policyfile import PolicyFile
-from backfill.engine.previews import Body, Previews
 from backfill.engine.queries import Queries
 from backfill.ports.errors import RefusedError
 from backfill.ports.identity import AuditLog, TokenReader
@@ -134,8 +134,7 @@ class LivingDaemon:
             self._policy, outside, self.journal, pace, policyfile=self._policyfile, right=self._right
         )
         self.daemon.privacy.read()
-        previews = Previews(played)
-        answer = Queries(self.daemon, a_gate(self.daemon, self.audit, self._tokens), previews).answer
+        answer = Queries(self.daemon, a_gate(self.daemon, self.audit, self._tokens), played).answer
         self._listener = Listener(self.daemon.inbox, answer, 30.0, refused=self.daemon.refused)
         self._listener.listen_unix(self.socket)
         self._thread = threading.Thread(target=self._run, name="daemon")

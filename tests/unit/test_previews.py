@@ -1,8 +1,7 @@
-"""Previews of a policy file: one at a time, for operators, told as they are, and remembered for a while."""
+"""Previews of a policy file: for operators, told as they are."""
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,51 +9,13 @@ from pathlib import Path
 import httpx
 import pytest
 
-from backfill.engine.checkpoint_order import CommandError
-from backfill.engine.previews import MOST_TEXT, Body, Previews
+from backfill.engine.errands import MOST_TEXT
 from backfill.ui.cli import main
 from backfill.ui.web import answers
 from tests.unit.living_daemon import LivingDaemon, living
 from tests.unit.web_service import BO, CY, Names, asked, with_roles
 
 _PATIENCE_S = 60.0
-
-
-def _ended(previews: Previews, name: object) -> Body:
-    deadline_s = time.monotonic() + _PATIENCE_S
-    while (told := previews.told({"id": name}))["state"] == "running":
-        assert time.monotonic() < deadline_s
-        time.sleep(0.001)
-    return told
-
-
-def test_one_is_played_at_a_time() -> None:
-    """Whoever comes meanwhile is told which one it is; afterwards it is their turn."""
-    go_on = threading.Event()
-
-    def play(text: str) -> Body:
-        go_on.wait(_PATIENCE_S)
-        return {"found": {"text": text}}
-
-    previews = Previews(play)
-    name = previews.begin({"text": "a"})["id"]
-    assert previews.told({"id": name}) == {"id": name, "state": "running", "problems": [], "found": None}
-    with pytest.raises(CommandError, match=f"{name} is being played, one at a time"):
-        previews.begin({"text": "b"})
-    go_on.set()
-    assert _ended(previews, name)["found"] == {"text": "a"}
-    other = previews.begin({"text": "b"})["id"]
-    assert _ended(previews, other)["found"] == {"text": "b"}
-
-
-def test_problems_are_a_failure_and_old_ones_are_forgotten() -> None:
-    previews = Previews(lambda text: {"problems": ["it does not fit"]})
-    names = []
-    for _ in range(9):
-        names.append(previews.begin({"text": ""})["id"])
-        assert _ended(previews, names[-1])["state"] == "failed"
-    assert previews.told({"id": names[0]})["kind"] == "unknown"
-    assert previews.told({"id": names[1]})["problems"] == ["it does not fit"]
 
 
 @pytest.fixture(scope="module")

@@ -53,6 +53,8 @@ SHAPES: list[tuple[str, type[BaseModel]]] = [
     ("operations", answers.OperationsAnswer),
     ("mine", answers.MineAnswer),
     ("harvest", answers.HarvestAnswer),
+    ("metrics", answers.MetricsAnswer),
+    ("checkpoints", answers.CheckpointsAnswer),
     ("explain/vn1", answers.ExplainAnswer),
     ("explain/bm1", answers.ExplainAnswer),
 ]

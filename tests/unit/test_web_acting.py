@@ -231,7 +231,5 @@ def test_who_may_not_is_told_from_elsewhere(
     (tmp_path / "ca").write_text("nothing")
     assert main(["status", "--url", "https://ctl", "--ca", str(tmp_path / "ca")]) == 1
     assert "holds no certificates" in capsys.readouterr().err
-    assert main(["metrics", "--json", "--url", story.url]) == 1
-    assert "on the daemon's machine only" in capsys.readouterr().err
     with pytest.raises(AskError):
         Client(str(story.daemon.socket)).ask("evict", address="10.0.0.1", subject="bm2")

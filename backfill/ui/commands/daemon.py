@@ -34,7 +34,6 @@ from backfill.engine.listener import Listener
 from backfill.engine.looking import Outside
 from backfill.engine.messages import Message, Reread, Stop
 from backfill.engine.policyfile import PolicyFile, Reading
-from backfill.engine.previews import Previews
 from backfill.engine.queries import Queries
 from backfill.engine.tidy import expire
 from backfill.ports.errors import DriverError, RefusedError
@@ -312,8 +311,8 @@ def _work(
         right=right,
     )
     daemon.privacy.read()  # before anybody asks
-    previews = Previews(DayPlayer(config.source.absolute(), file.absolute()))
-    answer = Queries(daemon, gate(config, lambda: daemon.cycle.policies.access), previews).answer
+    play = DayPlayer(config.source.absolute(), file.absolute())
+    answer = Queries(daemon, gate(config, lambda: daemon.cycle.policies.access), play).answer
     listener = Listener(daemon.inbox, answer, _HOOK_PATIENCE_S, trust, daemon.refused)
     _on_signals(daemon.inbox)
     try:

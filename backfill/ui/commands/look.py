@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import argparse
 import sys
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from backfill.core.model.quantities import counted, parse_hostlist
+from backfill.engine.leak_desk import leaks_told
 from backfill.ports.errors import DriverError
 from backfill.ui import wording
 from backfill.ui.client import Answer, AskError, Asking, add_reading, guarded, present, print_json
+from backfill.ui.errands import awaited
 from backfill.ui.parser import BAD_DATA, DEFAULT_POLICY, NO, OK, UNAVAILABLE, USAGE, say
 from backfill.ui.terminal import age, emphasis, local_time, table
 
@@ -280,7 +281,7 @@ def add_instances_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         type=Path,
         default=Path(DEFAULT_POLICY),
-        help=f"with --leaks: the policy file (otherwise {DEFAULT_POLICY})",
+        help=f"with --leaks and without --url: the policy file (otherwise {DEFAULT_POLICY})",
     )
 
 
@@ -324,35 +325,34 @@ def _instance_row(instance: dict[str, Any]) -> tuple[str, ...]:
     )
 
 
-# Younger files may belong to an instance that is just being made, or to a daemon that is restarted.
-AGE_GUARD_S = 3600.0
-
-
 def show_leaks(args: argparse.Namespace) -> int:
     """Look at the shared directory and at all hosts; remove only when told to."""
+    if args.url:
+        return guarded(lambda client: _leaks(args, awaited(client, "leaks", remove=args.remove)), args)
     from backfill.config import ConfigError, load
     from backfill.ui.assemble import leak_finders, providers
 
     try:
-        found = leak_finders(providers(load(args.config), None))
-        leaks = [(finder, leak) for finder in found for leak in finder.leaks(AGE_GUARD_S)]
-        if args.remove:
-            for finder, leak in leaks:
-                finder.remove_leak(leak.name, AGE_GUARD_S)
+        finders = leak_finders(providers(load(args.config), None))
+        return _leaks(args, leaks_told(finders, remove=args.remove))
     except ConfigError as error:
         sys.stderr.write(f"{error}\n")
         return BAD_DATA
     except DriverError as error:
         say(str(error))
         return UNAVAILABLE
+
+
+def _leaks(args: argparse.Namespace, answer: Answer) -> int:
     if args.json:
-        print_json({"leaks": [asdict(leak) for _, leak in leaks], "removed": args.remove})
+        print_json(answer)
         return OK
-    if not leaks:
+    if not answer["leaks"]:
         print("nothing is left over")
         return OK
     rows = [
-        (leak.name, f"{leak.size_mb:.0f} MB", f"{leak.age_s / 3600:.0f} h", leak.where) for _, leak in leaks
+        (leak["name"], f"{leak['size_mb']:.0f} MB", f"{leak['age_s'] / 3600:.0f} h", leak["where"])
+        for leak in answer["leaks"]
     ]
     table(("LEFT OVER", "SIZE", "UNTOUCHED FOR", "WHERE"), rows)
     print("\nremoved" if args.remove else "\n`backfill instances --leaks --remove` removes them")

@@ -12,7 +12,7 @@ from fastapi import APIRouter, Header, Path
 from fastapi.responses import JSONResponse, Response
 
 from backfill.config import ConfigError, load
-from backfill.engine.previews import MOST_TEXT
+from backfill.engine.errands import MOST_TEXT
 from backfill.ui.client import Answer, AskError
 from backfill.ui.parser import NO
 from backfill.ui.web import answers, orders
@@ -75,6 +75,48 @@ async def checkpoint(asker: Asks, order: orders.CheckpointWish, key: Key = "") -
     return await _ordered(asker, "checkpoint", key, order.model_dump(), f"explain/{order.job}")
 
 
+@api.post("/checkpoints/verifications", status_code=202, response_model=answers.OrderAnswer)
+async def verify(asker: Asks, order: orders.VerifyOrder, key: Key = "") -> Response:
+    """Read checkpoints again and compare them with their checksums."""
+    return await _errand(asker, "verify", key, order.model_dump())
+
+
+@api.post("/checkpoints/restores", status_code=202, response_model=answers.OrderAnswer)
+async def restore(asker: Asks, order: orders.RestoreOrder, key: Key = "") -> Response:
+    """Verify a checkpoint, and let its job go on from it on all of its nodes."""
+    return await _errand(asker, "restore", key, order.model_dump())
+
+
+@api.post("/checkpoints/removals", status_code=202, response_model=answers.OrderAnswer)
+async def remove(asker: Asks, order: orders.RemovalOrder, key: Key = "") -> Response:
+    """Remove checkpoints; one name that is unknown, and none is removed."""
+    return await _errand(asker, "remove-checkpoints", key, order.model_dump())
+
+
+@api.post("/checkpoints/expiry", status_code=202, response_model=answers.OrderAnswer)
+async def expire(asker: Asks, key: Key = "") -> Response:
+    """Remove checkpoints whose time is over and that nobody needs."""
+    return await _errand(asker, "expire", key, {})
+
+
+@api.post("/drift", status_code=202, response_model=answers.OrderAnswer)
+async def drift(asker: Asks, key: Key = "") -> Response:
+    """Find out which nodes differ from Salt's states; nothing is changed."""
+    return await _errand(asker, "drift", key, {})
+
+
+@api.post("/provisions", status_code=202, response_model=answers.OrderAnswer)
+async def provision(asker: Asks, order: orders.ProvisionOrder, key: Key = "") -> Response:
+    """Run Salt's states on nodes where they do not hold."""
+    return await _errand(asker, "provision", key, order.model_dump())
+
+
+@api.post("/leaks", status_code=202, response_model=answers.OrderAnswer)
+async def leaks(asker: Asks, order: orders.LeaksOrder, key: Key = "") -> Response:
+    """Look for files that no instance needs any more, and remove them if that is wanted."""
+    return await _errand(asker, "leaks", key, order.model_dump())
+
+
 @api.post("/policy/reload", response_model=answers.ReloadAnswer)
 async def reload(asker: Asks, key: Key = "") -> Response:
     """Have the policy file taken over as it is now; one with mistakes changes nothing."""
@@ -95,9 +137,7 @@ async def preview(asker: Asks, file: orders.PreviewWish, key: Key = "") -> Respo
     """Play the text of a policy file on the journal's latest 24 hours: one at a time, for minutes."""
     if len(json.dumps(file.text)) > MOST_TEXT:
         raise _too_long()
-    answer = await asker.ask("preview", text=file.text, key=key)
-    path = f"/api/v1/policy/previews/{answer['id']}"
-    return JSONResponse({"answer": dict(answer), "follow": path}, 202, headers={**HEADERS, "Location": path})
+    return await _errand(asker, "preview", key, {"text": file.text}, "policy/previews")
 
 
 @api.get("/policy/previews/{name}", response_model=answers.PreviewAnswer)
@@ -124,8 +164,20 @@ def _problems(text: str) -> list[str]:
 
 async def _ordered(asker: Asker, what: str, key: str, body: dict[str, object], follow: str) -> Response:
     """Pass an order on. What comes of it is seen under `follow`."""
-    answer: Answer = await asker.ask(what, **body, key=key)
+    answer = await asker.ask(what, **body, key=key)
     asker.gateway.forget()
+    return _taken(answer, follow)
+
+
+async def _errand(
+    asker: Asker, what: str, key: str, body: dict[str, object], where: str = "errands"
+) -> Response:
+    """Pass an order on that takes minutes. How far it has come is seen under its id."""
+    answer = await asker.ask(what, **body, key=key)
+    return _taken(answer, f"{where}/{answer['id']}")
+
+
+def _taken(answer: Answer, follow: str) -> Response:
     path = f"/api/v1/{follow}"
     return JSONResponse(
         {"answer": dict(answer), "follow": path}, status_code=202, headers={**HEADERS, "Location": path}

@@ -394,6 +394,58 @@ class TimelineAnswer(_Exact):
     runs: list[RunTold]
 
 
+class CheckpointTold(_Exact):
+    """One instance's part of a checkpoint. Those of a job on several nodes share an `id`."""
+
+    id: str
+    name: str
+    job: str
+    restarts: int
+    generation: int
+    host: str
+    members: list[str]
+    created_s: float
+    expires_s: float
+    size_mb: float
+    checksum: str
+    compression: str
+    compression_why: str
+    where: str
+    problem: str
+    whole: str
+
+
+class CheckpointsAnswer(_Page):
+    """Parts of checkpoints in order of their ids and instances."""
+
+    quota_mb: int | None
+    checkpoints: list[CheckpointTold]
+
+
+class ErrandAnswer(_Exact):
+    """How far it has come. `state`: running, done, or failed, for the `problems`."""
+
+    id: str
+    state: str
+    problems: list[str]
+    found: dict[str, Any] | None
+
+
+class FamilyTold(_Exact):
+    """A family of samples: (suffix of the name, labels, value; "+Inf" is no number of JSON's)."""
+
+    name: str
+    help: str
+    type: str
+    samples: list[tuple[str, dict[str, str], float | str]]
+
+
+class MetricsAnswer(_Exact):
+    """What Prometheus would read, as JSON."""
+
+    families: list[FamilyTold]
+
+
 class OrderAnswer(_Exact):
     """An order that was taken: what comes of it is seen under `follow`."""
 

@@ -24,7 +24,7 @@ class _Handed(Collector):
         for family in self._families:
             metric = Metric(family["name"], family["help"], family["type"])
             for suffix, labels, value in family["samples"]:
-                metric.add_sample(family["name"] + suffix, labels, value)
+                metric.add_sample(family["name"] + suffix, labels, float(value))
             yield metric
 
 

@@ -54,6 +54,41 @@ class CheckpointWish(_Order):
     job: _Name = Field(description="Its id, as Slurm shows it.")
 
 
+_Names = Annotated[list[_Name], Field(min_length=1, max_length=1000)]
+
+
+class VerifyOrder(_Order):
+    """Checkpoints that are to be read again and compared with their checksums."""
+
+    ids: _Names
+    restore_on: str = Field("", max_length=256, description="A host on which each is loaded once as well.")
+
+
+class RestoreOrder(_Order):
+    """A checkpoint from which its job is to go on."""
+
+    id: _Name
+
+
+class RemovalOrder(_Order):
+    """Checkpoints that are to be removed."""
+
+    ids: _Names
+
+
+class ProvisionOrder(_Order):
+    """Nodes on which Salt's states are to hold."""
+
+    nodes: _Names
+    force: bool = Field(False, description="Run the states even where a look shows that they hold.")
+
+
+class LeaksOrder(_Order):
+    """A search for files that nobody needs any more."""
+
+    remove: bool = Field(False, description="And remove them.")
+
+
 class PolicyText(_Order):
     """A policy file."""
 

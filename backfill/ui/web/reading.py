@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import isfinite
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Path, Query
@@ -75,6 +76,25 @@ async def fleets(asker: Asks, known: Known = "") -> Response:
     return told(await asker.shared("fleets"), known)
 
 
+@api.get("/checkpoints", response_model=answers.CheckpointsAnswer)
+async def checkpoints(asker: Asks, limit: Limit = 1000, after: After = "", known: Known = "") -> Response:
+    """List the checkpoints that are kept, as their files are now."""
+    return told(page(await asker.shared("checkpoints"), "checkpoints", _by_id, after, limit), known)
+
+
+@api.get("/errands/{name}", response_model=answers.ErrandAnswer, responses=troubles(_404="There is none."))
+async def errand(asker: Asks, name: Name, known: Known = "") -> Response:
+    """Tell how far something that takes minutes has come, and what came of it."""
+    return told(await asker.ask("errand", id=name), known)
+
+
+@api.get("/metrics", response_model=answers.MetricsAnswer)
+async def metrics(asker: Asks) -> Response:
+    """Tell what /metrics tells, as JSON."""
+    found = await asker.shared("metrics")
+    return told({"families": [_finite(family) for family in found["families"]]})
+
+
 @api.get("/events", response_model=answers.EventsAnswer)
 async def events(
     asker: Asks, after: Id = 0, before: Id = 0, limit: Limit = 100, known: Known = ""
@@ -91,12 +111,26 @@ async def explain(asker: Asks, subject: Name, known: Known = "") -> Response:
     return told(await asker.shared("explain", subject=subject), known)
 
 
+def _finite(family: dict[str, Any]) -> dict[str, Any]:
+    """Write what JSON has no number for as Prometheus writes it."""
+    samples = [(suffix, labels, _number(value)) for suffix, labels, value in family["samples"]]
+    return {**family, "samples": samples}
+
+
+def _number(value: float) -> float | str:
+    return value if isfinite(value) else f"{value:+}".replace("inf", "Inf")
+
+
 def _by_name(entry: dict[str, Any]) -> str:
     return str(entry["name"])
 
 
 def _by_key(entry: dict[str, Any]) -> str:
     return str(entry["key"])
+
+
+def _by_id(entry: dict[str, Any]) -> str:
+    return f"{entry['id']}/{entry['name']}"
 
 
 def _by_host(entry: dict[str, Any]) -> str:

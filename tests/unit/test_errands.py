@@ -1,0 +1,95 @@
+"""Errands: one of a kind at a time, told as they are, remembered for a while, noted when they end."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+import pytest
+
+from backfill.engine.checkpoint_order import CommandError
+from backfill.engine.errands import Body, Errands, Work
+from backfill.ports.errors import RefusedError
+
+_PATIENCE_S = 60.0
+
+
+class Noted(list[str]):
+    """What was noted about how errands ended."""
+
+    def __call__(self, result: str) -> None:
+        self.append(result)
+
+
+def _ended(errands: Errands, name: object, noted: Noted, so_many: int = 1) -> Body:
+    deadline_s = time.monotonic() + _PATIENCE_S
+    while len(noted) < so_many:
+        assert time.monotonic() < deadline_s
+        time.sleep(0.001)
+    return errands.told({"id": name})
+
+
+def test_one_of_a_kind_goes_on_at_a_time() -> None:
+    """Whoever comes meanwhile is told which one it is; another kind begins, and so does the next."""
+    go_on, errands, noted = threading.Event(), Errands(), Noted()
+
+    def work() -> Body:
+        go_on.wait(_PATIENCE_S)
+        return {"found": {"text": "a"}}
+
+    name = errands.begin("verify", work, noted)["id"]
+    assert errands.told({"id": name}) == {"id": name, "state": "running", "problems": [], "found": None}
+    with pytest.raises(CommandError, match=f"{name} is under way, one at a time"):
+        errands.begin("verify", work, noted)
+    other = errands.begin("drift", lambda: {"found": {}}, noted)["id"]
+    assert _ended(errands, other, noted)["state"] == "done"
+    go_on.set()
+    assert _ended(errands, name, noted, 2)["found"] == {"text": "a"}
+    again = errands.begin("verify", lambda: {"found": {"text": "b"}}, noted)["id"]
+    assert _ended(errands, again, noted, 3)["found"] == {"text": "b"}
+    assert noted == ["ok"] * 3
+
+
+def _refuses() -> Body:
+    raise RefusedError("bm1", "it is not allowed")
+
+
+def _orders_nonsense() -> Body:
+    raise CommandError("there is no such thing")
+
+
+@pytest.mark.parametrize(
+    ("work", "problem"),
+    [
+        (lambda: {"problems": ["it does not fit"]}, "it does not fit"),
+        (_refuses, "bm1: it is not allowed"),
+        (_orders_nonsense, "there is no such thing"),
+    ],
+)
+def test_trouble_is_a_failure_with_its_sentence(work: Work, problem: str) -> None:
+    errands, noted = Errands(), Noted()
+    told = _ended(errands, errands.begin("verify", work, noted)["id"], noted)
+    assert (told["state"], told["problems"]) == ("failed", [problem])
+    assert noted[0].startswith("failed: ")
+
+
+def test_a_defect_is_no_errand_without_an_end() -> None:
+    """Whoever waits for it is told; the next one of the kind begins."""
+    errands, noted = Errands(), Noted()
+
+    def work() -> Body:
+        raise AssertionError
+
+    told = _ended(errands, errands.begin("verify", work, noted)["id"], noted)
+    assert told["problems"] == ["it ended in an unforeseen way; the daemon's log says how"]
+    errands.begin("verify", lambda: {"found": {}}, noted)
+
+
+def test_old_ones_are_forgotten_and_kinds_are_told_apart() -> None:
+    errands, noted, names = Errands(), Noted(), []
+    for number in range(1, 35):
+        names.append(errands.begin("preview", lambda: {"found": {}}, noted)["id"])
+        _ended(errands, names[-1], noted, number)
+    assert errands.told({"id": names[0]})["kind"] == "unknown"
+    assert errands.told({"id": names[-1]}, "preview")["state"] == "done"
+    assert errands.told({"id": names[-1]}, "verify")["kind"] == "unknown"
