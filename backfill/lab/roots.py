@@ -47,6 +47,7 @@ HYPERVISOR_PACKAGES = (
 # All that machines with systemd need, whatever their part: each has its own services enabled.
 SITE_PACKAGES = (
     "acl",
+    "apt",
     "dbus",
     "hostname",
     "iproute2",
