@@ -17,10 +17,12 @@ from backfill.core.model.cluster import Node, NodeBase, SlurmSettings, SlurmVers
 from backfill.drivers.libvirt.inspection import HostFile, HostFolder, HostInspection
 from backfill.ui.cli import main
 from backfill.ui.commands.hook_check import Found
+from backfill.ui.commands.options_check import OptionsFound
 from backfill.ui.doctor import network, places
 from backfill.ui.doctor.examination import examine
 from backfill.ui.doctor.facts import Facts, HostFacts, ImageFacts, PlaceFacts, SlurmFacts, Who
 from backfill.ui.doctor.findings import Defect, Grade
+from backfill.ui.doctor.guest_life import mending
 
 ROOT = Path(__file__).parents[2]
 CONF = "NodeSet=virtual Feature=backfill\nPartitionName=htc Nodes=virtual\nInclude backfill.conf  # ours\n"
@@ -214,6 +216,16 @@ PLANTS: tuple[tuple[Defect, str, Plant], ...] = (
     (Defect.INCLUDE_ABSENT, "here", _slurm(included=False)),
     (Defect.HOOK_BROKEN, "deaf", _facts(hooks=Found(problems=("the hook says: nothing; install it again",)))),
     (Defect.HOOK_BROKEN, "not tried", _facts(hooks=None, hooks_unknown="no daemon runs")),
+    (
+        Defect.OPTIONS,
+        "none",
+        _facts(options=OptionsFound("sbatch has no option; backfill slurm spank install")),
+    ),
+    (
+        Defect.OPTIONS,
+        "old",
+        _facts(options=OptionsFound(problems=("it is for Slurm 22.05; install it again",))),
+    ),
     (Defect.MUNGE, "munged", _facts(munge_problem="munge: dead")),
     (Defect.MUNGE_KEY_UNREADABLE, "key", _facts(key_problem="Permission denied")),
     (Defect.MUNGE_KEY_OTHER, "other key", _facts(key_refused="Invalid credential")),
@@ -278,6 +290,14 @@ def test_no_hook_is_a_fault(tmp_path: Path) -> None:
     settings = replace(facts.slurm.settings, prolog_slurmctld="")
     found = examine(_slurm(settings=settings)(replace(facts, hooks=Found()))).all
     assert [finding.defect for finding in found] == [Defect.HOOK_MISSING]
+
+
+def test_a_guest_that_never_ran_may_lack_a_kvm_that_works() -> None:
+    """Hypervisors' libvirt offers it inside of other machines; nothing else knows that no guest boots."""
+    assert mending("", "bm1", never_ran=False) == "mend that, then backfill doctor --boot again"
+    told = mending("look at its console", "bm1", never_ran=True)
+    assert told.startswith("look at its console. ")
+    assert "backfill setup --emulated" in told
 
 
 def test_a_configless_host_has_no_copies(tmp_path: Path) -> None:

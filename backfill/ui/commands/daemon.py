@@ -52,6 +52,7 @@ from backfill.ui.assemble import (
 )
 from backfill.ui.commands.file_check import check_files
 from backfill.ui.commands.hook_check import check_hooks
+from backfill.ui.commands.options_check import check_options
 from backfill.ui.preview import DayPlayer
 
 _LOG = logging.getLogger("backfill")
@@ -168,7 +169,10 @@ def _checked(config: Config, manager: SlurmManager) -> int:
         return _refuse(str(error), UNAVAILABLE)
     for sentence in found.proven:
         print(f"{config.source}: {sentence}")
-    problems = [*check_files(config), *found.problems]
+    options = check_options(config)
+    if options.lack:
+        print(f"{config.source}: {options.lack}")
+    problems = [*check_files(config), *found.problems, *options.problems]
     if problems:
         return _refuse("\n".join(f"{config.source}: {p}" for p in problems), BAD_CONFIG)
     print(f"{config.source}: fits the cluster")

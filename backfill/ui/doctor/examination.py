@@ -30,6 +30,7 @@ CHECKS: tuple[tuple[str, Look], ...] = (
     ("hosts see directories and images", hosts.shared_files),
     ("addresses are free, and lead to slurmctld", machine.addresses),
     ("a hook is heard", slurm.hooks),
+    ("users can ask for machines of their own", slurm.options),
     ("Salt", machine.salt),
 )
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from backfill.config.model import Config
 from backfill.core.model.cluster import Node, SlurmSettings
 from backfill.ui.commands.hook_check import Found
+from backfill.ui.commands.options_check import OptionsFound
 
 if TYPE_CHECKING:
     from backfill.drivers.libvirt.inspection import HostInspection
@@ -110,4 +111,5 @@ class Facts:
     controller_problem: str | None = None
     hooks: Found | None = None
     hooks_unknown: str = ""
+    options: OptionsFound = field(default_factory=OptionsFound)
     salt_problem: str | None = None

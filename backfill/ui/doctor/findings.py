@@ -73,6 +73,10 @@ class Defect(Option):
         "Without a hook a host is given back only after the high-priority job has started there.",
     )
     HOOK_BROKEN = "hook-broken", "Hosts are not given back when a job starts, or only after a timeout."
+    OPTIONS = (
+        "options",
+        "Users have no options to ask for machines of their own by, or each of their commands complains.",
+    )
     MUNGE = "munge", "Slurm's messages are not believed: no command of the daemon's works."
     MUNGE_KEY_UNREADABLE = "munge-key-unreadable", "No guest can be made: each gets the cluster's key."
     MUNGE_KEY_OTHER = (

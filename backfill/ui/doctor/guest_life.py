@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from backfill.config import Config
-from backfill.config.model import Provider, RegistrationKind
+from backfill.config.model import DomainType, Provider, RegistrationKind
 from backfill.core.model.cluster import NodeBase
 from backfill.core.model.fleet import InstanceSpec, InstanceState, Tag
 from backfill.core.model.lifecycle import Fact
@@ -64,7 +64,9 @@ def live(facts: Facts, wanted_host: str, tell: Tell) -> Iterator[Finding]:
         yield from _clock(place.host, guest.correction_s)
     except DriverError as error:
         what = f"{guest.step} of a guest on {place.host} failed: {error.problem}{guest.last_words}"
-        yield Finding(Defect.GUEST, place.host, what, error.remedy or _MEND)
+        libvirt = config.libvirt
+        silent = not guest.answered and libvirt is not None and libvirt.hardware.domain_type is DomainType.KVM
+        yield Finding(Defect.GUEST, place.host, what, mending(error.remedy, place.host, never_ran=silent))
     finally:
         for provider in set(by_host.values()):
             provider.close()
@@ -78,7 +80,17 @@ def _clock(host: str, correction_s: float) -> Iterator[Finding]:
 
 
 _FAR_S = 10.0  # an emulated guest loses some by itself
-_MEND = "mend that, then backfill doctor --boot again"
+
+
+def mending(remedy: str, host: str, *, never_ran: bool) -> str:
+    """Return what mends a guest's fault. `never_ran`: none with KVM has ever said a word here."""
+    known = remedy or "mend that, then backfill doctor --boot again"
+    if not never_ran:
+        return known
+    return (
+        f"{known}. A host that is a virtual machine itself may offer KVM and boot nothing with it: if no "
+        f"guest boots on {host}, write libvirt.hardware.domain_type: qemu (backfill setup --emulated)"
+    )
 
 
 def _place(facts: Facts, wanted: str) -> _Place:
@@ -107,7 +119,7 @@ def _idle(facts: Facts, host: HostFacts) -> bool:
 
 
 class _Guest:
-    """The guest on its way. `step`: what is being tried."""
+    """The guest on its way. `step`: what is being tried; `answered`: it has, once."""
 
     def __init__(
         self,
@@ -124,7 +136,7 @@ class _Guest:
         self.step = ""
         self.last_words = ""
         self.correction_s = 0.0  # of its clock, when it was asked for the first time
-        self._asked = False
+        self.answered = False
 
     def live(self) -> None:
         """Its whole life. DriverError: what failed."""
@@ -223,8 +235,8 @@ class _Guest:
             return ()
         ours = self._munge.make() if self._munge is not None else ""
         report, theirs = self._provider.prove(self._place.host, NAME, time.time(), ours, register)
-        if not self._asked:
-            self._asked, self.correction_s = True, report.correction_s
+        if not self.answered:
+            self.answered, self.correction_s = True, report.correction_s
         if self._munge is not None:
             problem = self._munge.check(theirs) if theirs else "it made no credential"
             fact = Fact(f"{MUNGE}:from the guest", not problem, problem or "")

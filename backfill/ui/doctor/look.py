@@ -28,6 +28,7 @@ from backfill.ports.provider import HostObservation, InstanceProvider
 from backfill.ui import slurm_parts
 from backfill.ui.assemble import libvirt_config, providers, provisioner, slurm_manager
 from backfill.ui.commands.hook_check import Found, check_hooks
+from backfill.ui.commands.options_check import check_options
 from backfill.ui.doctor import network, places
 from backfill.ui.doctor.facts import Facts, HostFacts, ImageFacts, PlaceFacts, SlurmFacts, Who
 
@@ -220,6 +221,7 @@ def _slurm(facts: Facts, manager: SlurmManager, hosts: Mapping[str, Host]) -> Fa
         ),
         lease=_lease(settings.raw.get("StateSaveLocation", ""), settings.cluster),
     )
+    facts = replace(facts, options=check_options(config))
     facts = _munge(facts, f"AuthType={settings.raw.get('AuthType', '')}")
     try:
         if _hook_can_be_heard(config):

@@ -33,12 +33,16 @@ _OPTION = "--vm-per-node"
 
 @dataclass(frozen=True, slots=True)
 class SpankStatus:
-    """Where the plugin stands. `release`: for which it was built; `problems`: one sentence each."""
+    """Where the plugin stands. `release`: for which it was built; `problems`: one sentence each.
+
+    `offered`: sbatch has the options, wherever its plugin lies.
+    """
 
     installed: bool
     release: str = ""
     plugstack: str = ""
     problems: tuple[str, ...] = ()
+    offered: bool = False
 
     def to_json(self) -> dict[str, object]:
         """For --json."""
@@ -47,6 +51,7 @@ class SpankStatus:
             "release": self.release,
             "plugstack": self.plugstack,
             "problems": list(self.problems),
+            "offered": self.offered,
         }
 
 
@@ -114,10 +119,12 @@ class Spank:
         text = read_or_empty(self._directory / LINES)
         built = re.search(rf"^{_BUILT}(\d\d\.\d\d\.\d+)$", text, re.MULTILINE)
         included = self.include in read_or_empty(self._plugstack).split("\n")
+        offered = not self._complaint()
         if not built and not included:
-            return SpankStatus(False, plugstack=str(self._plugstack))
+            return SpankStatus(False, plugstack=str(self._plugstack), offered=offered)
         release = built[1] if built else ""
-        return SpankStatus(True, release, str(self._plugstack), tuple(self._problems(release, included)))
+        problems = tuple(self._problems(release, included))
+        return SpankStatus(True, release, str(self._plugstack), problems, offered)
 
     def package(self, archive: Path, release: SlurmVersion | None = None) -> Sequence[str]:
         """Write an archive to be unpacked at / of a login node; of its release, if not of ours."""

@@ -270,3 +270,12 @@ def hooks(facts: Facts) -> Iterator[Finding]:
             "systemctl start backfill, then backfill doctor again",
             Grade.UNKNOWN,
         )
+
+
+def options(facts: Facts) -> Iterator[Finding]:
+    """Where jobs may have machines of their own, users have the options, from a plugin that works."""
+    found = facts.options
+    grades = {found.lack: Grade.ADVICE} if found.lack else dict.fromkeys(found.problems, Grade.FAULT)
+    for sentence, grade in grades.items():
+        what, _, remedy = sentence.rpartition("; ")
+        yield Finding(Defect.OPTIONS, "sbatch", what or sentence, remedy if what else "", grade)
