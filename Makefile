@@ -101,7 +101,7 @@ pages: venv
 lock:
 	$(UV) pip compile -q pyproject.toml --extra libvirt --extra openstack --extra web --extra condor --group dev --generate-hashes --no-header \
 		--no-annotate --python-version 3.11 -o requirements.lock
-	$(UV) pip compile -q pyproject.toml --extra libvirt --extra openstack --extra web --generate-hashes --no-header \
+	$(UV) pip compile -q pyproject.toml --extra libvirt --extra openstack --extra web --extra condor --generate-hashes --no-header \
 		--no-annotate --python-version 3.11 -c requirements.lock -o requirements.site.lock
 	$(UV) pip compile -q --group package --generate-hashes --no-header --no-annotate --python-version 3.11 \
 		-o requirements.package.lock

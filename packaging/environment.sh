@@ -10,7 +10,7 @@ python3 -m venv "$home"
 pip() { "$home/bin/python" -m pip --quiet "$@"; }
 # Debian puts an older one there, which makes no wheels.
 pip install --no-compile --upgrade --find-links "$wheels" setuptools
-pip install --no-compile --no-build-isolation --find-links "$wheels" 'backfill[libvirt,openstack]'
+pip install --no-compile --no-build-isolation --find-links "$wheels" 'backfill[libvirt,openstack,web,condor]'
 pip uninstall --yes pip
 rm -f "$home"/bin/Activate.ps1 "$home"/bin/activate* "$home"/bin/pip*
 find "$home" -name __pycache__ -type d -prune -exec rm -rf {} +

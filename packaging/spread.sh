@@ -1,6 +1,6 @@
 #!/bin/sh
 # spread.sh FROM ROOT: puts what an installed backfill has under FROM/share to its places under ROOT, and
-# the unit, with the program's path, to systemd's.
+# the units, with the program's path, to systemd's.
 set -eu
 from=$1 root=$2
 share=$root/usr/share
@@ -10,9 +10,12 @@ if [ -n "$from" ]; then
     rm -rf "$from/share"
 fi
 install -d "$root/usr/lib/systemd/system"
-sed -e 's|/opt/backfill/bin/backfill|/usr/bin/backfill|' \
-    -e 's|^StartLimitIntervalSec=.*|&\nConditionPathExists=/etc/backfill/policy.yaml|' \
-    "$share/backfill/systemd/backfill.service" >"$root/usr/lib/systemd/system/backfill.service"
+for unit in backfill backfill-web; do
+    sed 's|/opt/backfill/bin/backfill|/usr/bin/backfill|' \
+        "$share/backfill/systemd/$unit.service" >"$root/usr/lib/systemd/system/$unit.service"
+done
+sed -i 's|^StartLimitIntervalSec=.*|&\nConditionPathExists=/etc/backfill/policy.yaml|' \
+    "$root/usr/lib/systemd/system/backfill.service"
 if [ -d "$share/zsh/site-functions" ]; then
     install -d "$share/zsh/vendor-completions"
     mv "$share/zsh/site-functions/_backfill" "$share/zsh/vendor-completions/_backfill"
