@@ -97,8 +97,7 @@ class Client:
                 )
             case _:
                 return AskError(
-                    f"no daemon answers on {self.path}; start it with `backfill daemon --config FILE`",
-                    UNAVAILABLE,
+                    f"no daemon answers on {self.path}; `systemctl status backfill` tells why", UNAVAILABLE
                 )
 
 

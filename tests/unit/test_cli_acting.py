@@ -203,9 +203,7 @@ def test_without_a_daemon_one_sentence_says_how_to_start_it(
     assert main([command, "--socket", str(path)]) == 69
     output = capsys.readouterr()
     assert output.out == ""
-    assert output.err == (
-        f"backfill: no daemon answers on {path}; start it with `backfill daemon --config FILE`\n"
-    )
+    assert output.err == (f"backfill: no daemon answers on {path}; `systemctl status backfill` tells why\n")
 
 
 def test_a_dead_daemons_socket_is_no_daemon(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -252,3 +252,31 @@ def test_a_job_that_slurm_holds_is_told_how_it_goes_on() -> None:
         text = " ".join(f"{label} {sentence}" for label, sentence in told.lines)
         assert ("scontrol release 7" in text) is (cause is not None), reason
         assert ("libvirt.surroundings.no_ops" in text) is bool(cause), reason
+
+
+def test_a_job_that_waits_is_told_what_the_instance_for_it_has_failed_of() -> None:
+    """An image that is missing, say; where another instance is under way, that one counts."""
+    job = {
+        "id": "7",
+        "name": "",
+        "state": "PENDING",
+        "nodes": [],
+        "flags": [],
+        "restarts": 0,
+        "partition": "htc",
+        "submit_s": 1.0,
+        "reason": "Resources",
+    }
+    failed = {
+        "name": "vn1",
+        "phase": "failed",
+        "reason": "failure 1 of 3: no image",
+        "jobs": [],
+        "host": "bm1",
+    }
+    booting = {**failed, "name": "vn2", "phase": "booting", "reason": ""}
+    for nodes, expected in (([failed], True), ([failed, booting], False)):
+        picture = Answers(now_s=9.0, nodes={str(node["name"]): node for node in nodes})
+        told = explain_job({"job": job, "refusals": []}, picture)
+        text = " ".join(sentence for _, sentence in told.lines)
+        assert ("vn1 was made and has failed: failure 1 of 3: no image" in text) is expected

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from backfill.config import load
+from backfill.config import ImageEntry, load
 from backfill.config.model import Config, GuestNetworkEntry
 from backfill.core.model.cluster import Node, NodeBase, SlurmSettings, SlurmVersion
 from backfill.drivers.libvirt.inspection import HostFile, HostFolder, HostInspection
@@ -23,6 +23,7 @@ from backfill.ui.doctor.examination import examine
 from backfill.ui.doctor.facts import Facts, HostFacts, ImageFacts, PlaceFacts, SlurmFacts, Who
 from backfill.ui.doctor.findings import Defect, Grade
 from backfill.ui.doctor.guest_life import mending
+from backfill.ui.doctor.look import image_facts
 
 ROOT = Path(__file__).parents[2]
 CONF = "NodeSet=virtual Feature=backfill\nPartitionName=htc Nodes=virtual\nInclude backfill.conf  # ours\n"
@@ -239,6 +240,8 @@ PLANTS: tuple[tuple[Defect, str, Plant], ...] = (
     (Defect.SHORT_OF_TOOLS, "qemu-img", _facts(tools_missing=("qemu-img",))),
     (Defect.LIBVIRT_MISSING, "binding", _facts(libvirt_missing=True)),
     (Defect.STATE_DIR, "journal", _facts(state_dir=PlaceFacts("/var/lib/backfill", "it may not write /var"))),
+    (Defect.STATE_DIR, "root's", _facts(state_files=("daemon.lock", "journal.db"))),
+    (Defect.STATE_DIR_FULL, "full", _facts(state_dir=PlaceFacts("/var/lib/backfill", free_mb=0.0))),
     (Defect.SOCKET, "socket", _facts(socket_problem="it may not write /run")),
     (Defect.LISTEN, "listen", _facts(listen_problem="Address already in use")),
     (Defect.LEASE, "lease", _facts(lease=PlaceFacts("/var/spool/slurmctld", "it is not seen from here"))),
@@ -251,6 +254,15 @@ PLANTS: tuple[tuple[Defect, str, Plant], ...] = (
         Defect.IMAGE_CHANGED,
         "sum",
         _facts(images={"default": ImageFacts({"kernel": KERNEL, "initrd": INITRD, "disk": DISK}, "abc")}),
+    ),
+    (
+        Defect.IMAGE_RELEASE,
+        "newer",
+        _facts(
+            images={
+                "default": ImageFacts({"kernel": KERNEL, "initrd": INITRD, "disk": DISK}, slurmd="25.5.1-2")
+            }
+        ),
     ),
     (Defect.IMAGE_NOT_ON_HOST, "no folder", _folder("/i", HostFolder("No such file", missing=True))),
     (Defect.IMAGE_NOT_ON_HOST, "half", _image(disk=replace(DISK, size=70))),
@@ -281,6 +293,31 @@ def test_each_planted_fault_is_found_alone(defect: Defect, which: str, plant: Pl
     told = found[0].to_json()
     assert all(told[key] for key in ("code", "grade", "about", "what", "why"))
     assert told["mend"] or which in ("hint",)
+
+
+def test_a_slurmd_as_old_as_slurmctld_or_older_fits(tmp_path: Path) -> None:
+    """However Debian writes its version; and one that nobody knows is believed."""
+    whole = ImageFacts({"kernel": KERNEL, "initrd": INITRD, "disk": DISK})
+    for slurmd in ("24.11.5-4", "22.05.8-4+deb12u3", "1:23.11.4-1", "", "unknown"):
+        facts = replace(sound(tmp_path), images={"default": replace(whole, slurmd=slurmd)})
+        assert examine(facts).all == []
+
+
+def test_a_slurm_that_is_down_is_one_fault(tmp_path: Path) -> None:
+    """That nothing answers at its port is no mistake of the policy file."""
+    down = replace(sound(tmp_path), slurm=None, slurm_problem="no contact", controller_problem="refused")
+    (found,) = examine(down).all
+    assert found.defect is Defect.SLURM_SILENT
+    assert "systemctl status slurmctld" in found.mend
+
+
+def test_the_list_of_packages_beside_a_disk_is_read(tmp_path: Path) -> None:
+    """As `backfill image build` leaves it there."""
+    entry = ImageEntry(kernel="/k", initrd="/i", disk=str(tmp_path / "disk.raw"), cmdline="quiet")
+    assert image_facts(entry).slurmd == ""
+    (tmp_path / "packages.lock").write_text("slurmd 22.05.8-4+deb12u3 amd64\nsystemd-sysv 252 amd64\n")
+    seen = image_facts(entry)
+    assert (seen.slurmd, seen.systemd) == ("22.05.8-4+deb12u3", True)
 
 
 def test_no_hook_is_a_fault(tmp_path: Path) -> None:

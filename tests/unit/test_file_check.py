@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import errno
+import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from backfill.config.model import Config
-from backfill.ui.commands.file_check import check_files
+from backfill.ui.commands.file_check import check_files, foreign_files, unusable
 from tests.unit.policy_files import LIBVIRT, LIBVIRT_HOST, loaded, text
 
 
@@ -60,3 +65,49 @@ def test_directory(config: Config, tmp_path: Path) -> None:
     place.touch()
     (said,) = check_files(config)
     assert f"libvirt.directory: {place} cannot be written: Not a directory; see what lies there" in said
+
+
+@contextmanager
+def an_ordinary_user() -> Iterator[None]:
+    """Inside, this is no root, to whom nothing is closed."""
+    if os.geteuid() != 0:
+        yield
+        return
+    os.seteuid(65534)
+    try:
+        yield
+    finally:
+        os.seteuid(0)
+
+
+def test_files_that_another_user_has_left() -> None:
+    """As after a start by root; what the daemon may write is not accused, nor a directory that is closed."""
+    with tempfile.TemporaryDirectory() as folder:
+        place = Path(folder)
+        for name, mode in (("journal.db", 0o444), ("daemon.lock", 0o666)):
+            (place / name).touch()
+            (place / name).chmod(mode)
+        (place / "slurm-conf").mkdir()
+        place.chmod(0o755)
+        with an_ordinary_user():
+            assert foreign_files(place) == ["journal.db"]
+            place_of_nobody = place / "none"
+            assert foreign_files(place_of_nobody) == []
+
+
+@pytest.mark.parametrize(
+    ("number", "remedy"),
+    [
+        (errno.EACCES, "chown -R "),
+        (errno.ENOSPC, "make room there"),
+        (errno.EROFS, "name another directory as daemon.state_dir"),
+    ],
+)
+def test_a_state_directory_that_is_of_no_use(number: int, remedy: str, tmp_path: Path) -> None:
+    """By its file, with the remedy for that trouble."""
+    error = OSError(number, os.strerror(number), str(tmp_path / "daemon.lock"))
+    said = unusable(tmp_path, error)
+    assert said.startswith(f"{tmp_path}/daemon.lock: {os.strerror(number)}; ")
+    assert remedy in said
+    nameless = OSError(number, os.strerror(number))
+    assert unusable(tmp_path, nameless).startswith(f"{tmp_path}: ")

@@ -34,7 +34,7 @@ _GOALS = {
     Goal.PARENT: "a parent of {about}",
     Goal.FIRST_MEMBER: "first member",
     Goal.FURTHER_MEMBER: "further member",
-    Goal.RETRY: "another try",
+    Goal.RETRY: "further try",
     Goal.TAKE_OVER: "taking it over",
     Goal.RELEASE: "release",
     Goal.NEW_JOBS: "new jobs",

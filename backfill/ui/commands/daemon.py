@@ -50,7 +50,7 @@ from backfill.ui.assemble import (
     provisioner,
     slurm_manager,
 )
-from backfill.ui.commands.file_check import check_files
+from backfill.ui.commands.file_check import check_files, unusable
 from backfill.ui.commands.hook_check import check_hooks
 from backfill.ui.commands.options_check import check_options
 from backfill.ui.preview import DayPlayer
@@ -251,18 +251,21 @@ def _against_the_cluster(
 
 def _only_one(state_dir: Path) -> TextIO:
     """Hold the lock that keeps a second daemon from the same journal."""
-    state_dir.mkdir(parents=True, exist_ok=True)
-    lock = (state_dir / "daemon.lock").open("a+")
     try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        lock.seek(0)
-        pid = lock.read().strip() or "unknown"
-        lock.close()
-        raise RuntimeError(f"another daemon (pid {pid}) works with {state_dir}; stop it first") from None
-    lock.truncate(0)
-    lock.write(str(os.getpid()))
-    lock.flush()
+        state_dir.mkdir(parents=True, exist_ok=True)
+        lock = (state_dir / "daemon.lock").open("a+")
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            lock.seek(0)
+            pid = lock.read().strip() or "unknown"
+            lock.close()
+            raise RuntimeError(f"another daemon (pid {pid}) works with {state_dir}; stop it first") from None
+        lock.truncate(0)
+        lock.write(str(os.getpid()))
+        lock.flush()
+    except OSError as error:
+        raise RuntimeError(unusable(state_dir, error)) from None
     return lock
 
 

@@ -19,16 +19,49 @@ def check_files(config: Config) -> list[str]:
 
     Images and keys only for hosts with libvirt: in a cloud they are the cloud's.
     """
-    entry, pilots = config.libvirt, list(_pilots(config))
+    entry, others = config.libvirt, [*_state(config), *_pilots(config)]
     if entry is None or all(host.provider is not Provider.LIBVIRT for host in config.hosts):
-        return pilots
+        return others
     return [
-        *pilots,
+        *others,
         *_images(config, entry),
         *_unreadable(config, "libvirt.surroundings.munge_key", entry.surroundings.munge_key),
         *_unreadable(config, "libvirt.surroundings.slurm_key", entry.surroundings.slurm_key),
         *_directories(config, entry),
     ]
+
+
+def unusable(directory: Path, error: OSError) -> str:
+    """Say why the daemon cannot work with its own files there, and what mends it."""
+    where, why = error.filename or directory, error.strerror
+    if error.errno in (errno.EACCES, errno.EPERM):
+        return f"{where}: {why}; let the daemon's user have its files: chown -R {_who()} {directory}"
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return f"{where}: {why}; make room there: the daemon writes down each step before it is done"
+    return f"{where}: {why}; see what lies there, or name another directory as daemon.state_dir"
+
+
+def foreign_files(directory: Path) -> list[str]:
+    """Return the daemon's own files there that this user cannot write, such as after a start as root."""
+    if not os.access(directory, os.R_OK | os.X_OK, effective_ids=True):
+        return []
+    files = sorted(path for path in directory.iterdir() if path.is_file())
+    return [p.name for p in files if not os.access(p, os.R_OK | os.W_OK, effective_ids=True)]
+
+
+def _state(config: Config) -> Iterator[str]:
+    """Files that another user has left in the state directory."""
+    directory = Path(config.daemon.state_dir)
+    if foreign := foreign_files(directory):
+        error = OSError(errno.EACCES, os.strerror(errno.EACCES), str(directory / foreign[0]))
+        yield f"{_line(config, 'daemon.state_dir')}daemon.state_dir: {unusable(directory, error)}"
+
+
+def _who() -> str:
+    try:
+        return pwd.getpwuid(os.geteuid()).pw_name
+    except KeyError:
+        return str(os.geteuid())
 
 
 def _pilots(config: Config) -> Iterator[str]:

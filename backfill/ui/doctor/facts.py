@@ -66,12 +66,14 @@ class PlaceFacts:
 class ImageFacts:
     """The files of an image by their keys; `changed`: its disk's checksum where it is another one.
 
-    `systemd`: whether its guests have that, by the list of packages beside the disk; None: no list.
+    By the list of packages beside the disk, if there is one, `systemd`: whether its guests have that;
+    `slurmd`: the version of theirs.
     """
 
     files: Mapping[str, PlaceFacts] = field(default_factory=dict)
     changed: str = ""
     systemd: bool | None = None
+    slurmd: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +103,7 @@ class Facts:
     tools_missing: tuple[str, ...] = ()
     libvirt_missing: bool = False
     state_dir: PlaceFacts | None = None
+    state_files: tuple[str, ...] = ()  # what lies there and is closed to the daemon's user
     socket_problem: str | None = None
     listen_problem: str | None = None
     lease: PlaceFacts | None = None

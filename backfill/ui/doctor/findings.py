@@ -90,6 +90,10 @@ class Defect(Option):
     )
     SHORT_OF_TOOLS = "short-of-tools", "The daemon needs that program for every instance."
     STATE_DIR = "state-dir", "The daemon keeps its journal there and does not start without."
+    STATE_DIR_FULL = (
+        "state-dir-full",
+        "Each step is written down before it is done: on a full disk little more than pausing goes on.",
+    )
     SOCKET = "socket", "Neither hooks nor the command line reach the daemon."
     LEASE = (
         "lease",
@@ -98,6 +102,7 @@ class Defect(Option):
     IMAGE_MISSING = "image-missing", "No guest of this image can be made."
     IMAGE_DAMAGED = "image-damaged", "A guest of this image does not boot."
     IMAGE_CHANGED = "image-changed", "Guests are made from another image than the one that was tried out."
+    IMAGE_RELEASE = "image-release", "slurmctld turns away a slurmd that is newer than itself."
     IMAGE_NOT_ON_HOST = "image-not-on-host", "No guest of this image can be made on that host."
     DIRECTORY = "directory", "Disks, seeds and saved memory of instances are kept there."
     DIRECTORY_NOT_SHARED = (

@@ -27,6 +27,7 @@ from backfill.ports.errors import DriverError
 from backfill.ports.provider import HostObservation, InstanceProvider
 from backfill.ui import slurm_parts
 from backfill.ui.assemble import libvirt_config, providers, provisioner, slurm_manager
+from backfill.ui.commands.file_check import foreign_files
 from backfill.ui.commands.hook_check import Found, check_hooks
 from backfill.ui.commands.options_check import check_options
 from backfill.ui.doctor import network, places
@@ -76,9 +77,10 @@ def _own_machine(facts: Facts) -> Facts:
         tools_missing=tuple(tool for tool in tools if shutil.which(tool) is None),
         libvirt_missing=has_libvirt and importlib.util.find_spec("libvirt") is None,
         state_dir=_made_by_the_unit(places.may_write(config.daemon.state_dir), "/var/lib/"),
+        state_files=tuple(foreign_files(Path(config.daemon.state_dir))),
         socket_problem=_socket_problem(config),
         listen_problem=network.listen_problem(config.daemon.listen) if config.daemon.listen else None,
-        images={name: _image(entry) for name, entry in images.items()},
+        images={name: image_facts(entry) for name, entry in images.items()},
         salt_problem=_salt_problem(config),
     )
 
@@ -103,7 +105,8 @@ def daemon_listens(config: Config) -> bool:
         return asking.connect_ex(config.daemon.socket) == 0
 
 
-def _image(entry: ImageEntry) -> ImageFacts:
+def image_facts(entry: ImageEntry) -> ImageFacts:
+    """Read the starts of an image's files, and what is told beside its disk."""
     paths = {"kernel": entry.kernel, "initrd": entry.initrd, "disk": entry.disk, "user_data": entry.user_data}
     files = {key: places.read_file(path) for key, path in paths.items() if path}
     changed = ""
@@ -111,14 +114,13 @@ def _image(entry: ImageEntry) -> ImageFacts:
         with open(entry.disk, "rb") as disk:
             found = hashlib.file_digest(disk, "sha256").hexdigest()
         changed = found if found != entry.sha256.lower() else ""
-    return ImageFacts(files, changed, _has_systemd(Path(entry.disk).with_name(_PACKAGES)))
-
-
-def _has_systemd(packages: Path) -> bool | None:
     try:
-        return re.search(r"^systemd-sysv\b", packages.read_text(), re.M) is not None
+        packages = Path(entry.disk).with_name(_PACKAGES).read_text()
     except OSError:
-        return None
+        return ImageFacts(files, changed)
+    systemd = re.search(r"^systemd-sysv\b", packages, re.M) is not None
+    slurmd = re.search(r"^slurmd (\S+)", packages, re.M)
+    return ImageFacts(files, changed, systemd, slurmd[1] if slurmd else "")
 
 
 def _salt_problem(config: Config) -> str | None:

@@ -31,10 +31,9 @@ def write_into(path: str) -> Iterator[tuple[PlaceFacts, str]]:
     try:
         with tempfile.NamedTemporaryFile(dir=path, prefix="backfill-doctor-") as file:
             seen = os.fstat(file.fileno())
-            room = os.statvfs(path)
             place = PlaceFacts(
                 path,
-                free_mb=room.f_bavail * room.f_frsize / _MB,
+                free_mb=_free_mb(Path(path)),
                 ahead_s=seen.st_mtime - time.time(),
                 closed_at=_closed_at(Path(path)),
             )
@@ -52,7 +51,12 @@ def may_write(path: str) -> PlaceFacts:
     if not place.is_dir():
         return PlaceFacts(path, f"{place} is no directory", there)
     problem = "" if os.access(place, os.W_OK | os.X_OK) else f"it may not write {place}"
-    return PlaceFacts(path, problem, there)
+    return PlaceFacts(path, problem, there, free_mb=_free_mb(place))
+
+
+def _free_mb(path: Path) -> float:
+    room = os.statvfs(path)
+    return room.f_bavail * room.f_frsize / _MB
 
 
 def _closed_at(path: Path) -> tuple[str, int, int] | None:

@@ -74,6 +74,8 @@ def _host_change(name: str, state: str, jobs: list[str]) -> str:
 
 
 _ACTIVE = ("RUNNING", "SUSPENDED")
+# One that failed tells what others of its kind would.
+_MOST_FAILED = 1
 
 
 def explain_job(answer: Answer, picture: Answers) -> Explanation:
@@ -198,7 +200,13 @@ def _coming(picture: Answers) -> list[str]:
         told.append(f"Slurm's next turn: {wording.folded(idle)}, ready and idle, may take it")
     if booting:
         told.append(f"{wording.folded(booting)}, booting now, may take it")
-    return told or ["room: an instance, or nodes that Slurm frees"]
+    if told:
+        return told
+    failed = [n for n in picture.nodes.values() if n["phase"] in ("failed", "given-up")]
+    return [
+        "room: an instance, or nodes that Slurm frees",
+        *(f"{n['name']} was made and has failed: {n['reason']}" for n in failed[:_MOST_FAILED]),
+    ]
 
 
 def _job_change(job: Entry, ours: list[Entry]) -> str:

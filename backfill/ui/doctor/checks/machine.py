@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+import re
 from collections.abc import Iterator
 
 from backfill.config.model import SurroundingsEntry
@@ -12,6 +13,8 @@ from backfill.ui.doctor.findings import Defect, Finding, Grade
 _PACKAGES = {"qemu-img": "qemu-utils"}
 # How much a file server's clock may differ before dates mislead.
 _AHEAD_S = 5.0
+# A busy day's journal, and its copy while it is tidied.
+_STATE_MB = 100.0
 # What the files of a guest that boots directly begin with, and where (Linux: x86/boot.rst; initramfs).
 _KERNEL_AT, _KERNEL = 0x202, b"HdrS"
 _ARCHIVES = (
@@ -89,16 +92,25 @@ def programs(facts: Facts) -> Iterator[Finding]:
         )
 
 
+def _journal(facts: Facts, place: PlaceFacts) -> Iterator[Finding]:
+    """The state directory, what lies there, and how much more can."""
+    who, path = facts.who.name, facts.config.daemon.state_dir
+    if place.problem:
+        what, mend = f"{who} cannot write {path}: {place.problem}", f"install -d -m 750 -o {who} {path}"
+        yield Finding(Defect.STATE_DIR, path, what, mend)
+    elif facts.state_files:
+        what = f"{who} cannot write what lies in {path}: {', '.join(facts.state_files)}"
+        yield Finding(Defect.STATE_DIR, path, what, f"chown -R {who} {path}")
+    elif place.free_mb is not None and place.free_mb < _STATE_MB:
+        what = f"{path} has {place.free_mb:.0f} MB left"
+        yield Finding(Defect.STATE_DIR_FULL, path, what, f"make room in {path}")
+
+
 def places(facts: Facts) -> Iterator[Finding]:
     """The daemon may write its journal, listen, and hold its lease."""
     who, daemon = facts.who.name, facts.config.daemon
-    if facts.state_dir is not None and facts.state_dir.problem:
-        yield Finding(
-            Defect.STATE_DIR,
-            daemon.state_dir,
-            f"{who} cannot write {daemon.state_dir}: {facts.state_dir.problem}",
-            f"install -d -m 750 -o {who} {daemon.state_dir}",
-        )
+    if facts.state_dir is not None:
+        yield from _journal(facts, facts.state_dir)
     if facts.socket_problem:
         directory = daemon.socket.rpartition("/")[0]
         yield Finding(
@@ -137,6 +149,7 @@ def images(facts: Facts) -> Iterator[Finding]:
             )
         if not missing:
             yield from _bootable(facts, name, image)
+        yield from _release(facts, name, image)
         if image.changed:
             yield Finding(
                 Defect.IMAGE_CHANGED,
@@ -144,6 +157,17 @@ def images(facts: Facts) -> Iterator[Finding]:
                 f"the SHA-256 of its disk is {image.changed}, and not what is promised",
                 "put the image back, or write the new sum as its sha256",
             )
+
+
+def _release(facts: Facts, name: str, image: ImageFacts) -> Iterator[Finding]:
+    found = re.match(r"(?:\d+:)?(\d+)\.(\d+)", image.slurmd)
+    if found is None or facts.slurm is None:
+        return
+    release, ours = (int(found[1]), int(found[2])), facts.slurm.settings.version.major
+    if release > ours:
+        what = f"its slurmd is {image.slurmd}, and slurmctld is {facts.slurm.settings.version}"
+        mend = "build it of the Debian release that has slurmctld's Slurm: backfill image build --release"
+        yield Finding(Defect.IMAGE_RELEASE, name, what, mend)
 
 
 def _bootable(facts: Facts, name: str, image: ImageFacts) -> Iterator[Finding]:
@@ -224,7 +248,7 @@ def addresses(facts: Facts) -> Iterator[Finding]:
                 f"{which} {outside} is not in the guests' network {network}",
                 mend,
             )
-    if facts.controller_problem:
+    if facts.controller_problem and facts.slurm is not None:  # otherwise it is down, which is told
         yield Finding(
             Defect.CONTROLLER_SILENT,
             around.conf_server,

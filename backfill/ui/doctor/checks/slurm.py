@@ -21,9 +21,9 @@ def slurm_answers(facts: Facts) -> Iterator[Finding]:
     """Slurm's tools work for the daemon's user, who is believed."""
     if facts.slurm is None:
         problem, _, remedy = facts.slurm_problem.rpartition("; ")
-        yield Finding(
-            Defect.SLURM_SILENT, "slurmctld", problem or facts.slurm_problem, remedy if problem else ""
-        )
+        look = "systemctl status slurmctld tells whether it runs"
+        mend = f"{remedy}; {look}" if problem else look
+        yield Finding(Defect.SLURM_SILENT, "slurmctld", problem or facts.slurm_problem, mend)
         return
     admin = facts.slurm.admin
     if facts.who.uid not in (0, admin):
