@@ -13,11 +13,9 @@ import os
 import sys
 import time
 from collections import defaultdict
-from contextlib import closing
 from statistics import median, quantiles
 from typing import Any
 
-from backfill.drivers.store.sqlite import JournalReader
 from backfill.lab import image
 from backfill.lab.cluster import Lab
 from backfill.lab.policyfile import policy
@@ -49,9 +47,7 @@ class Start:
     """When each thing happened to one job's own machine, by the daemon's journal."""
 
     def __init__(self, bed: Bed, job: str) -> None:
-        with closing(JournalReader(bed.lab.dir / "daemon" / "journal.db")) as journal:
-            rows: list[tuple[float, str, Any]] = [(r.at_s, r.kind, r.body) for r in journal.read()]
-        self._rows = rows
+        self._rows = bed.journal()
         self._job = job
         self._node = next(b["node"] for _, _, b in self._rows if self._is_its_node(b))
 

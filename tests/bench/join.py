@@ -6,13 +6,10 @@ seconds, medians.
 
 from __future__ import annotations
 
-import json
 import os
 import re
-import sqlite3
 import sys
 from collections import defaultdict
-from contextlib import closing
 from statistics import median
 from typing import Any
 
@@ -29,10 +26,7 @@ class Story:
     """When each thing happened to one generation of an instance, by the daemon's journal."""
 
     def __init__(self, bed: Bed) -> None:
-        path = bed.lab.dir / "daemon" / "journal.db"
-        with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as journal:
-            rows = journal.execute("SELECT at_s, kind, body FROM record ORDER BY id").fetchall()
-        self._rows = [(at_s, kind, json.loads(body)) for at_s, kind, body in rows]
+        self._rows = bed.journal()
 
     def decided_s(self) -> float:
         """When the newest instance was decided on."""
@@ -58,7 +52,7 @@ class Story:
             min(
                 at_s
                 for at_s, node in nodes
-                if at_s > since_s and node["name"] == "vn1" and node["slurmd_start_s"] > 0
+                if at_s > since_s and node["name"] == "vn1" and node.get("slurmd_start_s", 0) > 0
             )
         )
 

@@ -12,11 +12,13 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from contextlib import closing
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import backfill.lab
+from backfill.drivers.store.sqlite import JournalReader
 from backfill.lab import image
 from backfill.lab.cluster import Lab
 from backfill.lab.policyfile import write_policy
@@ -95,6 +97,14 @@ class Bed:
                 found = json.loads(answer.readline())
         assert isinstance(found, dict)
         return found
+
+    def journal(self) -> list[tuple[float, str, dict[str, Any]]]:
+        """Return when each record of the daemon's journal was written, its kind and its body.
+
+        A body lacks what has its default.
+        """
+        with closing(JournalReader(self.lab.dir / "daemon" / "journal.db")) as journal:
+            return [(record.at_s, record.kind, record.body) for record in journal.read()]
 
     # --- jobs ----------------------------------------------------------------------------------
 
