@@ -79,7 +79,9 @@ def site(
 
 def why(found: Site, cause: Cause | None, held: tuple[HeldJob, ...] = HELD) -> str:
     """Why the instance is spared; empty: it is not."""
-    action = act.DeleteInstance("vn1", 1, "a test", "bm1", cause=cause, held=held)
+    action = act.DeleteInstance(
+        subject="vn1", generation=1, reason="a test", host="bm1", cause=cause, held=held
+    )
     told = spared(found.outside, action)
     assert all(isinstance(change, ch.Unconfirmed) for change in told)
     return told[0].reason if told and isinstance(told[0], ch.Unconfirmed) else ""
@@ -170,7 +172,7 @@ def test_another_life_is_no_old_copy() -> None:
 def test_a_job_is_ended_only_in_the_run_that_was_meant(verb: str) -> None:
     """Requeued by somebody else meanwhile, or with a copy that is there after all, it is left alone."""
     kind = act.RequeueJob if verb == "requeue" else act.CancelJob
-    action = kind("vn1", 1, "a test", "7", 0, "bm1")
+    action = kind(subject="vn1", generation=1, reason="a test", job_id="7", restarts=0, host="bm1")
     lost = site(job("7"), state=None)
     end_job(lost.outside, action)
     assert lost.done == [f"{verb} 7"]

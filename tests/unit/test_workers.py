@@ -59,11 +59,11 @@ class SlowDisk:
 @pytest.mark.parametrize(
     "quick",
     [
-        PauseInstance("vn9", 1, "its host was given to job 7", "bm1"),
-        DeleteInstance("vn9", 1, "the ladder ends with requeue", "bm1"),
-        ThawInstance("vn9", 1, "its host is free again", "bm1", ()),
-        DrainNode("vn9", 1, "backfill: its host was given to job 7"),
-        UndrainNode("vn9", 1, "it has proven itself again"),
+        PauseInstance(subject="vn9", generation=1, reason="its host was given to job 7", host="bm1"),
+        DeleteInstance(subject="vn9", generation=1, reason="the ladder ends with requeue", host="bm1"),
+        ThawInstance(subject="vn9", generation=1, reason="its host is free again", host="bm1", held=()),
+        DrainNode(subject="vn9", generation=1, reason="backfill: its host was given to job 7"),
+        UndrainNode(subject="vn9", generation=1, reason="it has proven itself again"),
     ],
     ids=lambda action: type(action).__name__,
 )
@@ -76,7 +76,9 @@ def test_nothing_short_waits_for_memories_on_their_way_to_disk(quick: DriverActi
     workers = Workers(Outside(sim.slurm, {"bm1": disk}, sim.clock), inbox, threads=2)
     try:
         for i in range(5):
-            workers.start(SuspendInstance(f"vn{i}", 1, "it stood still for long", "bm1"))
+            workers.start(
+                SuspendInstance(subject=f"vn{i}", generation=1, reason="it stood still for long", host="bm1")
+            )
         assert {disk.begun.get(timeout=_PATIENCE_S) for _ in range(2)} == {"vn0", "vn1"}
         workers.start(quick)
         result = inbox.get(timeout=_PATIENCE_S)
@@ -111,12 +113,20 @@ def test_a_provider_that_hangs_holds_up_no_other_and_not_slurm() -> None:
     try:
         for host in hosts:
             workers.observe(host)
-            workers.start(PauseInstance(f"p{host}", 1, "its project wants it back", host))
-            workers.start(SuspendInstance(f"s{host}", 1, "it stood still for long", host))
+            workers.start(
+                PauseInstance(subject=f"p{host}", generation=1, reason="its project wants it back", host=host)
+            )
+            workers.start(
+                SuspendInstance(subject=f"s{host}", generation=1, reason="it stood still for long", host=host)
+            )
         for _ in range(6):  # two threads each
             cloud.begun.get(timeout=_PATIENCE_S)
-        workers.start(SuspendInstance("vn1", 1, "it stood still for long", "bm1"))
-        workers.start(PauseInstance("vn2", 1, "its host was given to job 7", "bm1"))
+        workers.start(
+            SuspendInstance(subject="vn1", generation=1, reason="it stood still for long", host="bm1")
+        )
+        workers.start(
+            PauseInstance(subject="vn2", generation=1, reason="its host was given to job 7", host="bm1")
+        )
         workers.observe("slurm")
         seen = [inbox.get(timeout=_PATIENCE_S) for _ in range(3)]
         assert {r.action.subject for r in seen if isinstance(r, CallResult)} == {"vn1", "vn2"}
@@ -175,7 +185,9 @@ def test_an_error_of_the_system_is_told_with_its_path() -> None:
     try:
         workers.observe("bm1")
         read = inbox.get(timeout=_PATIENCE_S)
-        workers.start(PauseInstance("vn1", 1, "its host was given to job 7", "bm1"))
+        workers.start(
+            PauseInstance(subject="vn1", generation=1, reason="its host was given to job 7", host="bm1")
+        )
         done = inbox.get(timeout=_PATIENCE_S)
     finally:
         workers.close()
@@ -209,7 +221,11 @@ def test_only_work_whose_patience_ends_goes_on_behind_a_shut_door(shut: bool) ->
     workers = Workers(Outside(sim.slurm, {"bm1": provider}, sim.clock), inbox, threads=1)
     try:
         held = HeldJob(job, 0, patience=JobPatience(sim.now_s, 60.0) if shut else None)
-        workers.start(ThawInstance("v1", 1, "its host is free again", "bm1", (held,)))
+        workers.start(
+            ThawInstance(
+                subject="v1", generation=1, reason="its host is free again", host="bm1", held=(held,)
+            )
+        )
         result = inbox.get(timeout=_PATIENCE_S)
         assert isinstance(result, CallResult)
         assert result.problem == ""

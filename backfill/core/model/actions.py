@@ -15,7 +15,7 @@ from backfill.core.model.fleet import Checkpoint, Flavour, InstanceSpec
 from backfill.core.model.lifecycle import Cause, HeldJob
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Head:
     """What every action has: the node (or host) that it is about, which life of it, and why."""
 
@@ -59,7 +59,7 @@ class Head:
 # --- nodes in Slurm ----------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CreateNode(Head):
     """Make the node known to Slurm, drained until it has proven itself."""
 
@@ -69,17 +69,17 @@ class CreateNode(Head):
     features: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class DeleteNode(Head):
     """Remove the node from Slurm."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class DrainNode(Head):
     """Let the node take no new jobs."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class UndrainNode(Head):
     """Release the node to jobs. Its slurmd, on `host`, reports at once, unless just `heard`."""
 
@@ -91,7 +91,7 @@ class UndrainNode(Head):
         return self.host
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SetAddress(Head):
     """Tell Slurm where the node's slurmd is, or, by NOWHERE, that nothing shall reach it."""
 
@@ -102,7 +102,7 @@ class SetAddress(Head):
         return self.address
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class DownNode(Head):
     """Mark the node DOWN, so that Slurm requeues what it believes to run there."""
 
@@ -110,7 +110,7 @@ class DownNode(Head):
 # --- jobs in Slurm -----------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class JobHead(Head):
     """An action about one job on the node."""
 
@@ -121,24 +121,24 @@ class JobHead(Head):
         return self.job_id
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SuspendJob(JobHead):
     """Stop the job's clock in Slurm."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ResumeJob(JobHead):
     """Let the job's clock in Slurm go on."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LimitJob(JobHead):
     """Let the job run for `limit_s` in all: it stands still, and Slurm's clock goes on."""
 
     limit_s: float
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RequeueJob(JobHead):
     """Put the job back into the queue, eligible at once, if it is still as it was seen.
 
@@ -155,7 +155,7 @@ class RequeueJob(JobHead):
         return self.host
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CancelJob(JobHead):
     """End a job that may not be requeued and whose copy is lost, if it is still as it was seen."""
 
@@ -167,14 +167,14 @@ class CancelJob(JobHead):
         return self.host
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class HoldJob(JobHead):
     """Let a job wait so that its owner cannot undo it, and tell him by `text` for what."""
 
     text: str
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PinJob(JobHead):
     """Let a job that waits have these nodes alone, and no other job there.
 
@@ -189,29 +189,29 @@ class PinJob(JobHead):
         return ",".join(f"{name}.{life}" for name, life in zip(self.nodes, self.lives, strict=True))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class UnpinJob(JobHead):
     """Take away what keeps a job's nodes from others, and the job from other nodes."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ReleaseJob(JobHead):
     """Let a job that we hold begin, and tell its owner by `text` that it may."""
 
     text: str
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RevokeJob(JobHead):
     """End a job that waits for what can never be; the reason is what its owner is told."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class KickJob(JobHead):
     """Suspend and resume the job in Slurm, which makes stopped processes go on."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class WarnJob(JobHead):
     """Tell the job that its room goes at `ends_s`, by the machine's clock.
 
@@ -231,7 +231,7 @@ class WarnJob(JobHead):
         return self.host
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TellJob(JobHead):
     """Leave a sentence for the job's owner in Slurm.
 
@@ -246,7 +246,7 @@ class TellJob(JobHead):
 # --- instances ---------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class HostHead(Head):
     """An action about an instance on one host."""
 
@@ -257,7 +257,7 @@ class HostHead(Head):
         return self.host
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CreateInstance(Head):
     """Make and start the instance."""
 
@@ -272,7 +272,7 @@ class CreateInstance(Head):
         return self.spec.host
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class DeleteInstance(HostHead):
     """End the instance and remove what it kept; `last_words`: save its console's end first.
 
@@ -286,7 +286,7 @@ class DeleteInstance(HostHead):
     held: tuple[HeldJob, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SuspendInstance(HostHead):
     """Write its memory to disk and free it. `expected_s`: by what was learned; 0: not known.
 
@@ -299,7 +299,7 @@ class SuspendInstance(HostHead):
     safe_when_blind: ClassVar[bool] = True
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RestoreInstance(HostHead):
     """Bring it back from disk, still stopped."""
 
@@ -308,7 +308,7 @@ class RestoreInstance(HostHead):
         return self.host
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class MigrateInstance(HostHead):
     """Move it to another host in the state it is in."""
 
@@ -323,7 +323,7 @@ class MigrateInstance(HostHead):
         return self.target
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CancelMove(HostHead):
     """Stop a move of it that takes too long: it goes on where it is."""
 
@@ -333,7 +333,7 @@ class CancelMove(HostHead):
 # --- CPUs of instances, and their guests -------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PauseInstance(HostHead):
     """Stop its CPUs at once. `freeze`: nobody waits, so its guest freezes its jobs first."""
 
@@ -346,7 +346,7 @@ class PauseInstance(HostHead):
         return True
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ThrottleInstance(HostHead):
     """Leave its CPUs `percent` of the time; None: all of it again."""
 
@@ -367,7 +367,7 @@ class ThrottleInstance(HostHead):
         return self.percent is not None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ThawInstance(HostHead):
     """Let its CPUs go on, if Slurm still holds every job of `held` here with the same count.
 
@@ -382,7 +382,7 @@ class ThawInstance(HostHead):
         return self.host
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class WakeInstance(HostHead):
     """Set the guest's clock and let it prove itself; `register`: slurmd reports again, too.
 
@@ -395,7 +395,7 @@ class WakeInstance(HostHead):
     ended: tuple[int, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ProbeJobs(HostHead):
     """Look into the guest: do the processes of its jobs go on?"""
 
@@ -403,7 +403,7 @@ class ProbeJobs(HostHead):
 # --- devices -----------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class HoldDevices(HostHead):
     """Give the instance what its job asks for, and plug it into the guest."""
 
@@ -415,19 +415,19 @@ class HoldDevices(HostHead):
         return self.wanted.job
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ReturnDevices(HostHead):
     """Take all devices out of the guest and let others have them."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class UnplugDevices(HostHead):
     """Tell the guest, and take its devices out, so that its memory can be written to disk."""
 
     safe_when_blind: ClassVar[bool] = True
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PlugDevices(HostHead):
     """Put into the guest what it holds, and tell it: its job goes on."""
 
@@ -441,7 +441,7 @@ class PlugDevices(HostHead):
 # --- checkpoints -------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class KeepCheckpoint(HostHead):
     """Keep the saved memory and the disk of a suspended instance."""
 
@@ -453,7 +453,7 @@ class KeepCheckpoint(HostHead):
         return self.wanted.id
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PutBackCheckpoint(HostHead):
     """Replace the state of a suspended instance by that of a checkpoint."""
 
@@ -467,7 +467,7 @@ class PutBackCheckpoint(HostHead):
 # --- parents of instant clones -----------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class MakeParent(Head):
     """Boot a parent for this image and shape on the host `subject`, try it out and freeze it."""
 
@@ -487,7 +487,7 @@ class MakeParent(Head):
         return self.subject
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CancelParents(Head):
     """End whatever runs on the host `subject` to become a parent; those that are made stay."""
 
@@ -501,7 +501,7 @@ class CancelParents(Head):
 # --- pilots ------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SubmitPilot(Head):
     """Send the pilot of a slot, unless Slurm has it already; `subject` is its job's name."""
 
@@ -515,7 +515,7 @@ class SubmitPilot(Head):
     options: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class WithdrawPilot(Head):
     """Take a pilot out of the queue that has never begun; `subject` is its job's name."""
 
@@ -526,7 +526,7 @@ class WithdrawPilot(Head):
         return self.job_id
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TellPilot(HostHead):
     """Let a pilot's Machine/Job Features name when its room goes, by the machine's clock."""
 

@@ -45,7 +45,9 @@ def step_booting(builder: PlanBuilder, node: ManagedNode) -> None:
     builder.watch(node.name)
     if seen is not None and not seen.drained and not node.woken_since:
         # A crash came between making the node and draining it: it has not proven itself yet.
-        builder.do(DrainNode(node.name, node.generation, f"{OUR_REASON} not proven yet"))
+        builder.do(
+            DrainNode(subject=node.name, generation=node.generation, reason=f"{OUR_REASON} not proven yet")
+        )
     if seen is None or seen.slurmd_start_s <= 0 or not seen.responding:
         return
     flavour = builder.policies.instances.flavour_of(node)
@@ -135,20 +137,26 @@ def _parent_first(builder: PlanBuilder, spec: InstanceSpec) -> MakeParent | None
     instant = spec.method is CloneMethod.INSTANT
     if not instant or host.parents is None or host.has_parent(spec.image, spec.flavour):
         return None
-    return MakeParent(host.name, 0, f"{spec.name} shall go on from it", spec.image, spec.flavour)
+    return MakeParent(
+        subject=host.name,
+        generation=0,
+        reason=f"{spec.name} shall go on from it",
+        image=spec.image,
+        flavour=spec.flavour,
+    )
 
 
 def create_node(builder: PlanBuilder, node: ManagedNode) -> CreateNode:
     """The action that makes the node known to Slurm."""
     flavour = builder.policies.instances.flavour_of(node)
     return CreateNode(
-        node.name,
-        node.generation,
-        node.reason,
-        node.address.split("/")[0],
-        flavour.cpus,
-        flavour.node_memory_mb,
-        _features(builder, node),
+        subject=node.name,
+        generation=node.generation,
+        reason=node.reason,
+        address=node.address.split("/")[0],
+        cpus=flavour.cpus,
+        memory_mb=flavour.node_memory_mb,
+        features=_features(builder, node),
     )
 
 
@@ -171,7 +179,7 @@ def create_instance(builder: PlanBuilder, node: ManagedNode) -> CreateInstance:
         _features(builder, node),
         method,
     )
-    return CreateInstance(node.name, node.generation, node.reason, spec)
+    return CreateInstance(subject=node.name, generation=node.generation, reason=node.reason, spec=spec)
 
 
 def _has_parent(builder: PlanBuilder, node: ManagedNode, image: str) -> bool:
@@ -207,7 +215,11 @@ def prove(builder: PlanBuilder, node: ManagedNode) -> None:
     if seen.drained_by_us:
         heard = seen.responding and 0 <= builder.now_s - seen.slurmd_start_s < _JUST_HEARD_S
         reason = "it has proven itself"
-        builder.do(UndrainNode(node.name, node.generation, reason, node.host, heard))
+        builder.do(
+            UndrainNode(
+                subject=node.name, generation=node.generation, reason=reason, host=node.host, heard=heard
+            )
+        )
         return
     if seen.base is not NodeBase.DOWN:
         builder.become(

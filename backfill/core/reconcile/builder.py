@@ -336,7 +336,16 @@ def tell(builder: PlanBuilder, node: ManagedNode, jobs: Iterable[str], text: str
         job = builder.world.jobs.get(job_id)
         aloud = notice.terminal and job is not None and job.interactive
         why = "its owner may ask"
-        builder.do(TellJob(node.name, node.generation, why, job_id, said, aloud=aloud))
+        builder.do(
+            TellJob(
+                subject=node.name,
+                generation=node.generation,
+                reason=why,
+                job_id=job_id,
+                text=said,
+                aloud=aloud,
+            )
+        )
 
 
 def tell_requeued(builder: PlanBuilder, node: ManagedNode) -> None:
@@ -433,7 +442,9 @@ def suspend(builder: PlanBuilder, node: ManagedNode, reason: str) -> Progress:
         return Progress.FINAL
     world, queue = builder.world, builder.policies.disk_queue
     expected_s = _expected_s(builder, node)
-    action = SuspendInstance(node.name, node.generation, reason, node.host, expected_s)
+    action = SuspendInstance(
+        subject=node.name, generation=node.generation, reason=reason, host=node.host, expected_s=expected_s
+    )
     if world.running(action.key):
         return Progress.RUNNING
     writing = {name: _used_mb(builder, name) for name in builder.under_way(_KIND, but=node.name)}

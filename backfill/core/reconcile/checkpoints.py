@@ -160,7 +160,14 @@ def _keep_here(
         expires_s=builder.now_s + policies.saving.kept_s(order.id, policies.checkpoints.keep_s),
     )
     reason, quota_mb = f"checkpoint {order.id} was ordered", policies.checkpoints.quota_mb
-    action = KeepCheckpoint(node.name, node.generation, reason, node.host, wanted, quota_mb)
+    action = KeepCheckpoint(
+        subject=node.name,
+        generation=node.generation,
+        reason=reason,
+        host=node.host,
+        wanted=wanted,
+        quota_mb=quota_mb,
+    )
     operation = builder.operation(action)
     if operation is not None and operation.problem and not operation.running:
         _leave(builder, fellows, f"no checkpoint {order.id}: {operation.problem}")
@@ -217,7 +224,9 @@ def _replace(
     builder: PlanBuilder, node: ManagedNode, order: CheckpointOrder, fellows: Sequence[ManagedNode]
 ) -> None:
     reason = f"checkpoint {order.id} was ordered back"
-    action = PutBackCheckpoint(node.name, node.generation, reason, node.host, order.id)
+    action = PutBackCheckpoint(
+        subject=node.name, generation=node.generation, reason=reason, host=node.host, id=order.id
+    )
     operation = builder.operation(action)
     if operation is not None and operation.problem and not operation.running:
         others = [one for one in fellows if one.name != node.name]

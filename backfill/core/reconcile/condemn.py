@@ -254,7 +254,11 @@ def forget_lost(builder: PlanBuilder, node: ManagedNode) -> bool:
         seen_s = world.seen_s("instance", f"{host}/{node.name}")
         if lost_with(builder, host) and seen_s < node.since_s:
             reason = f"{host} is off for good: {world.off[host]}"
-            builder.do(DeleteInstance(node.name, node.generation, reason, host, off=True))
+            builder.do(
+                DeleteInstance(
+                    subject=node.name, generation=node.generation, reason=reason, host=host, off=True
+                )
+            )
             return True
     return False
 
@@ -343,11 +347,26 @@ def end_overdue(builder: PlanBuilder, node: ManagedNode, verdict: Verdict) -> bo
 def end_for_good(builder: PlanBuilder, node: ManagedNode, job: Job, reason: str, host: str = "") -> None:
     """End a job whose patience is over, as its workload says; `host`: nothing of it may be there."""
     if job.requeue and builder.policies.workloads.at_end(job) is AtEnd.REQUEUE:
-        again = RequeueJob(node.name, node.generation, reason, job.id, job.restarts, host, aside=not host)
+        again = RequeueJob(
+            subject=node.name,
+            generation=node.generation,
+            reason=reason,
+            job_id=job.id,
+            restarts=job.restarts,
+            host=host,
+            aside=not host,
+        )
         if builder.do(again) is Progress.BEGUN:
             tell(builder, node, (job.id,), f"starts anew: {reason}")
         return
-    end = CancelJob(node.name, node.generation, reason, job.id, job.restarts, host)
+    end = CancelJob(
+        subject=node.name,
+        generation=node.generation,
+        reason=reason,
+        job_id=job.id,
+        restarts=job.restarts,
+        host=host,
+    )
     if builder.do(end) is Progress.BEGUN:
         tell(builder, node, (job.id,), f"ends: {reason}")
 

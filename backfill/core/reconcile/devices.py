@@ -28,7 +28,9 @@ def see_to_devices(builder: PlanBuilder, node: ManagedNode, instance: Instance) 
     jobs = builder.world.jobs_on(node.name)
     if holder and all(job.id != holder for job in jobs):
         reason = f"job {holder} has left {node.name}"
-        builder.do(ReturnDevices(node.name, node.generation, reason, node.host))
+        builder.do(
+            ReturnDevices(subject=node.name, generation=node.generation, reason=reason, host=node.host)
+        )
         return
     for job in jobs:
         rule = builder.policies.devices.asked(job)
@@ -55,7 +57,7 @@ def unplug_first(builder: PlanBuilder, node: ManagedNode) -> Progress | None:
     if instance is None or not instance.plugged or instance.state is not InstanceState.RUNNING:
         return None
     reason = f"its memory is to be written: {node.reason}"
-    action = UnplugDevices(node.name, node.generation, reason, node.host)
+    action = UnplugDevices(subject=node.name, generation=node.generation, reason=reason, host=node.host)
     failed = builder.operation(action)
     if failed is not None and failed.since_s >= node.since_s and not failed.running:
         builder.refuse(node.name, Goal.UNPLUG, call_failed(failed.problem))
@@ -76,7 +78,9 @@ def plugged_again(builder: PlanBuilder, node: ManagedNode) -> bool:
 def _plug(builder: PlanBuilder, node: ManagedNode, job_id: str) -> bool:
     """Ask for it; whether it has failed for good, or so often that nobody should wait for it."""
     reason = f"job {job_id} goes on"
-    action = PlugDevices(node.name, node.generation, reason, node.host, job_id)
+    action = PlugDevices(
+        subject=node.name, generation=node.generation, reason=reason, host=node.host, job_id=job_id
+    )
     progress, failed = builder.do(action), builder.operation(action)
     if failed is None or not failed.problem:
         return False
@@ -119,7 +123,14 @@ def _hold(builder: PlanBuilder, node: ManagedNode, job: Job, rule: DeviceRule) -
         return
     wanted = Wanted(node.name, node.host, job.id, job.user, rule.functions, rule.region_mb)
     reason = f"job {job.id} asks for {rule.name}"
-    action = HoldDevices(node.name, node.generation, reason, node.host, wanted, rule.sharing)
+    action = HoldDevices(
+        subject=node.name,
+        generation=node.generation,
+        reason=reason,
+        host=node.host,
+        wanted=wanted,
+        sharing=rule.sharing,
+    )
     progress, failed = builder.do(action), builder.operation(action)
     if failed is not None and progress in (Progress.WAITING, Progress.FINAL):
         builder.refuse(node.name, Goal.DEVICES, call_failed(failed.problem), job.id)

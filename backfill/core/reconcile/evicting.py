@@ -195,7 +195,9 @@ def _stop_unwritten(builder: PlanBuilder, node: ManagedNode, rung: Rung) -> None
     if rung is Rung.THROTTLE and node.order is None:
         hold_back(builder, node)
     else:
-        builder.do(PauseInstance(node.name, node.generation, node.reason, node.host))
+        builder.do(
+            PauseInstance(subject=node.name, generation=node.generation, reason=node.reason, host=node.host)
+        )
 
 
 def _ends_still(builder: PlanBuilder, node: ManagedNode) -> bool:
@@ -226,7 +228,9 @@ def _stand_still(builder: PlanBuilder, node: ManagedNode, rung: Rung) -> Progres
     """Stop its CPUs."""
     if any(move.running for move in _moves_of(builder, node)):
         # A move keeps a pause away: until it is over it must not be disturbed.
-        builder.do(CancelMove(node.name, node.generation, node.reason, node.host))
+        builder.do(
+            CancelMove(subject=node.name, generation=node.generation, reason=node.reason, host=node.host)
+        )
     if node.order is not None or (rung is Rung.SUSPEND and not node.doomed):
         progress = unplug_first(builder, node)
         if progress is not None:
@@ -235,7 +239,11 @@ def _stand_still(builder: PlanBuilder, node: ManagedNode, rung: Rung) -> Progres
         return suspend(builder, node, node.reason)
     # Also on the way to disk: its CPUs are free in milliseconds, writing takes seconds.
     calm = _freezes(builder, node)
-    return builder.do(PauseInstance(node.name, node.generation, node.reason, node.host, calm))
+    return builder.do(
+        PauseInstance(
+            subject=node.name, generation=node.generation, reason=node.reason, host=node.host, freeze=calm
+        )
+    )
 
 
 def _migrate_away(builder: PlanBuilder, node: ManagedNode) -> None:
@@ -463,7 +471,9 @@ def _drains(builder: PlanBuilder, node: ManagedNode, instance: Instance, why: st
 def _held_back(builder: PlanBuilder, node: ManagedNode, workload: Workload) -> bool:
     """Return True while its CPUs are being taken from it; where they cannot be there is no time."""
     percent = workload.drain_percent
-    action = ThrottleInstance(node.name, node.generation, node.reason, node.host, percent)
+    action = ThrottleInstance(
+        subject=node.name, generation=node.generation, reason=node.reason, host=node.host, percent=percent
+    )
     return builder.do(action) in (Progress.BEGUN, Progress.RUNNING)
 
 
@@ -483,14 +493,14 @@ def _warning(builder: PlanBuilder, node: ManagedNode, job: Job, workload: Worklo
     terms, guest = workload.terms, node.host if workload.terms.warn is not WarnBy.SIGNAL else ""
     ends_s = builder.world.clock_s + terms.drain_s  # its guest goes by the machine's clock
     return WarnJob(
-        node.name,
-        node.generation,
-        node.reason,
-        job.id,
-        guest,
-        job.raw_id,
-        job.user,
-        workload.signal.value if terms.warn is WarnBy.SIGNAL else "",
-        workload.command if terms.warn is WarnBy.COMMAND else (),
-        ends_s,
+        subject=node.name,
+        generation=node.generation,
+        reason=node.reason,
+        job_id=job.id,
+        host=guest,
+        number=job.raw_id,
+        user=job.user,
+        signal=workload.signal.value if terms.warn is WarnBy.SIGNAL else "",
+        command=workload.command if terms.warn is WarnBy.COMMAND else (),
+        ends_s=ends_s,
     )

@@ -281,7 +281,7 @@ def step_parents(builder: PlanBuilder, host: str) -> None:
     taken = why_taken(builder, host)
     if taken:
         if world.parents_starting(host):
-            builder.do(CancelParents(host, 0, sentence(taken)))
+            builder.do(CancelParents(subject=host, generation=0, reason=sentence(taken)))
         return
     flavour = builder.policies.instances.flavour
     for rule in builder.policies.environments.rules:
@@ -305,7 +305,13 @@ def _make(builder: PlanBuilder, host: str, image: str) -> None:
         builder.wake_at(hour_over_s(builder))
         builder.refuse(host, Goal.PARENT, limit, image)
         return
-    action = MakeParent(host, 0, f"{image} keeps one ready", image, policies.instances.flavour)
+    action = MakeParent(
+        subject=host,
+        generation=0,
+        reason=f"{image} keeps one ready",
+        image=image,
+        flavour=policies.instances.flavour,
+    )
     failed = builder.operation(action)
     if failed is not None:
         # As long as after as many failures of one instance: each try boots a guest.

@@ -130,7 +130,10 @@ def others_drained(builder: PlanBuilder, node: ManagedNode, jobs: Iterable[Job])
                 continue
             reason = f"{OUR_REASON} job {job.id} waits for {node.name}"
             generation = 0 if other is None else other.generation
-            if builder.do(DrainNode(name, generation, reason)) is not Progress.FINAL:
+            if (
+                builder.do(DrainNode(subject=name, generation=generation, reason=reason))
+                is not Progress.FINAL
+            ):
                 builder.watch(name)
                 done = False
     return done
@@ -172,7 +175,12 @@ def go_on_together(builder: PlanBuilder, node: ManagedNode) -> None:
             stand = because(Code.FELLOWS_STAND, nodes=others)
             builder.refuse(node.name, Goal.JOB_GOES_ON, stand, job.id)
         else:
-            resume = ResumeJob(node.name, node.generation, "all of its instances run again", job.id)
+            resume = ResumeJob(
+                subject=node.name,
+                generation=node.generation,
+                reason="all of its instances run again",
+                job_id=job.id,
+            )
             builder.insist(resume, Goal.JOB_GOES_ON, job.id)
     if tuple(left) != node.held:
         builder.note(node, "a job here does not wait any more", held=tuple(left))
@@ -189,7 +197,7 @@ def _tell_once(builder: PlanBuilder, node: ManagedNode, job: Job) -> None:
 def hide(builder: PlanBuilder, node: ManagedNode) -> bool:
     """Let whatever slurmctld sends to the node fail at once; whether this is the first try."""
     reason = "nothing shall wait for it while it stands still"
-    action = SetAddress(node.name, node.generation, reason, NOWHERE)
+    action = SetAddress(subject=node.name, generation=node.generation, reason=reason, address=NOWHERE)
     tried = builder.operation(action) is not None
     return builder.insist(action, Goal.SUSPEND) is Progress.BEGUN and not tried
 
@@ -204,7 +212,9 @@ def show(builder: PlanBuilder, node: ManagedNode) -> bool:
     address = node.address.split("/")[0]
     if seen is None or seen.address in ("", address):  # empty: Slurm has not told
         return True
-    action = SetAddress(node.name, node.generation, "its instance can be reached", address)
+    action = SetAddress(
+        subject=node.name, generation=node.generation, reason="its instance can be reached", address=address
+    )
     builder.insist(action, Goal.WORK_AS_USUAL)
     return False
 
@@ -278,7 +288,9 @@ def drained(builder: PlanBuilder, node: ManagedNode, seen: Node) -> bool:
     if not seen.drained:
         jobs = builder.world.jobs_on(node.name)
         frozen = mark(node, jobs, others_suspended(builder, node, jobs))
-        drain = DrainNode(node.name, node.generation, f"{OUR_REASON} {node.reason}{frozen}")
+        drain = DrainNode(
+            subject=node.name, generation=node.generation, reason=f"{OUR_REASON} {node.reason}{frozen}"
+        )
         builder.insist(drain, Goal.DRAIN)
         return False
     calls = builder.world.operations_of(node.name)
@@ -304,7 +316,7 @@ def suspend_jobs(builder: PlanBuilder, node: ManagedNode, seen: Node, running: S
         return
     for job in running:
         reason = f"its instance stands still: {node.reason}"
-        builder.do(SuspendJob(node.name, node.generation, reason, job.id))
+        builder.do(SuspendJob(subject=node.name, generation=node.generation, reason=reason, job_id=job.id))
 
 
 # Slurm says of most jobs for good that it will not; of others it may only seem so at first.
@@ -315,7 +327,9 @@ def note_refused(builder: PlanBuilder, node: ManagedNode, jobs: Iterable[Job]) -
     """Remember which of these jobs Slurm will not suspend, in its words; whether one is new."""
     held = list(node.held)
     for job in jobs:
-        operation = builder.operation(SuspendJob(node.name, node.generation, "", job.id))
+        operation = builder.operation(
+            SuspendJob(subject=node.name, generation=node.generation, reason="", job_id=job.id)
+        )
         if operation is None or operation.running:
             continue
         if not operation.final and operation.attempts < _TRIES:
@@ -419,7 +433,9 @@ def _lowered(
 
 
 def _set(builder: PlanBuilder, node: ManagedNode, job: Job, limit_s: float, reason: str) -> Progress:
-    action = LimitJob(node.name, node.generation, reason, job.id, limit_s)
+    action = LimitJob(
+        subject=node.name, generation=node.generation, reason=reason, job_id=job.id, limit_s=limit_s
+    )
     progress = builder.do(action)
     operation = builder.operation(action)
     if operation is not None and operation.problem:

@@ -261,7 +261,14 @@ def _pin(builder: PlanBuilder, own: JobMachines, fleet: Fleet) -> None:
 def _pin_of(own: JobMachines, nodes: list[ManagedNode]) -> PinJob:
     names = tuple(node.name for node in nodes)
     lives = tuple(node.generation for node in nodes)
-    return PinJob(own.job, own.restarts, "nobody else is to get in", own.job, names, lives)
+    return PinJob(
+        subject=own.job,
+        generation=own.restarts,
+        reason="nobody else is to get in",
+        job_id=own.job,
+        nodes=names,
+        lives=lives,
+    )
 
 
 def _met(builder: PlanBuilder, node: ManagedNode) -> bool:
@@ -352,7 +359,10 @@ def _step_reclaimed(builder: PlanBuilder, own: JobMachines, job: Job | None) -> 
     if fleet is not None:
         return
     if own.spawning_s is not None and builder.world.pinned.get(own.job) != "":
-        builder.insist(UnpinJob(own.job, own.restarts, own.reason, own.job), Goal.MACHINES)
+        builder.insist(
+            UnpinJob(subject=own.job, generation=own.restarts, reason=own.reason, job_id=own.job),
+            Goal.MACHINES,
+        )
         return
     after = own.after if job is not None and job.state is JobState.PENDING else MachinesState.GONE
     if after is MachinesState.GIVEN_BACK:
@@ -367,7 +377,10 @@ def _step_given_back(builder: PlanBuilder, own: JobMachines, job: Job | None) ->
         _become(builder, own, MachinesState.GONE, "its job has left the queue")
         return
     if _cancels(builder):
-        builder.insist(RevokeJob(own.job, own.restarts, own.reason, own.job), Goal.MACHINES)
+        builder.insist(
+            RevokeJob(subject=own.job, generation=own.restarts, reason=own.reason, job_id=own.job),
+            Goal.MACHINES,
+        )
     elif not job.reason.startswith("JobHeld"):
         _become(builder, own, MachinesState.GONE, "its job is not held any more")
         return
@@ -480,13 +493,19 @@ def _hold(own: JobMachines, why: str) -> HoldJob:
     text = f"{OUR_REASON} held: {why}"
     if own.request is not None:
         text += f" ({own.what}) {render(replace(own.request, held=True))}"
-    return HoldJob(own.job, own.restarts, why, own.job, text)
+    return HoldJob(subject=own.job, generation=own.restarts, reason=why, job_id=own.job, text=text)
 
 
 def _release(own: JobMachines) -> ReleaseJob:
     why = f"its own is there: {own.what}" if own.size == 1 else f"its own are there: {own.what}"
     word = render(own.request or _PLAIN)
-    return ReleaseJob(own.job, own.restarts, why, own.job, f"{OUR_REASON} {why} {word}")
+    return ReleaseJob(
+        subject=own.job,
+        generation=own.restarts,
+        reason=why,
+        job_id=own.job,
+        text=f"{OUR_REASON} {why} {word}",
+    )
 
 
 def _cancels(builder: PlanBuilder) -> bool:
@@ -497,7 +516,11 @@ def _tell_given_back(builder: PlanBuilder, own: JobMachines, reason: str) -> Non
     if _cancels(builder):
         return  # it is told with the call that cancels it
     said = f"{OUR_REASON} held: {reason}; scontrol release tries again"
-    builder.do(TellJob(own.job, own.restarts, "its owner may ask", own.job, said))
+    builder.do(
+        TellJob(
+            subject=own.job, generation=own.restarts, reason="its owner may ask", job_id=own.job, text=said
+        )
+    )
 
 
 def _refuse(builder: PlanBuilder, own: JobMachines, why: Reason) -> None:

@@ -71,12 +71,12 @@ def _destroy_old(builder: PlanBuilder, instance: Instance) -> None:
     name, host, generation = instance.name, instance.host, instance.tag.generation
     reason = f"a stale copy (generation {generation})"
     if instance.state is InstanceState.RUNNING:
-        builder.do(PauseInstance(name, generation, reason, host))
+        builder.do(PauseInstance(subject=name, generation=generation, reason=reason, host=host))
     problem = old_copy(builder, instance)
     if problem:
         builder.refuse(name, Goal.REMOVAL, problem.after(reason))
         return
-    builder.do(DeleteInstance(name, generation, reason, host, cause=Cause.OLD))
+    builder.do(DeleteInstance(subject=name, generation=generation, reason=reason, host=host, cause=Cause.OLD))
 
 
 def _unknown_orphan(builder: PlanBuilder, name: str) -> None:
@@ -205,4 +205,6 @@ def step_left_over(builder: PlanBuilder, name: str) -> None:
         builder.refuse(name, Goal.REMOVAL, because(Code.MAY_BE_ON, hosts=tuple(sorted(unread))))
         return
     reason = "no host shows its instance, and no record has it"
-    builder.insist(DeleteNode(name, world.generations.get(name, 0), reason), Goal.REMOVAL)
+    builder.insist(
+        DeleteNode(subject=name, generation=world.generations.get(name, 0), reason=reason), Goal.REMOVAL
+    )

@@ -116,7 +116,7 @@ def _put_right(builder: PlanBuilder, node: ManagedNode, kept: Sequence[HeldJob])
     if builder.blind or seen is None:
         return False
     if not seen.drained:
-        drain = DrainNode(node.name, node.generation, f"{OUR_REASON} {node.reason}")
+        drain = DrainNode(subject=node.name, generation=node.generation, reason=f"{OUR_REASON} {node.reason}")
         builder.insist(drain, Goal.DRAIN)
     jobs = [builder.world.jobs[held.id] for held in kept if not held.refused]
     going = [job for job in jobs if job.state is JobState.RUNNING]
@@ -245,7 +245,11 @@ def _move(builder: PlanBuilder, node: ManagedNode, *, at_once: bool = False) -> 
     if target is None or full:
         builder.refuse(node.name, Goal.MOVE, full or no_host(why_not.values()))
         return False
-    operation = builder.operation(MigrateInstance(node.name, node.generation, "", node.host, target))
+    operation = builder.operation(
+        MigrateInstance(
+            subject=node.name, generation=node.generation, reason="", host=node.host, target=target
+        )
+    )
     if operation is not None and (operation.final or builder.now_s < operation.not_before_s):
         builder.wake_at(operation.not_before_s)
         builder.refuse(node.name, Goal.MOVE_TO, call_failed(operation.problem), target)
@@ -336,7 +340,17 @@ def _give_to_queue(builder: PlanBuilder, node: ManagedNode) -> None:
     if not _may_begin_anew(builder, node, verdict, reason):
         return
     begun = [
-        builder.do(RequeueJob(node.name, node.generation, reason, h.id, h.restarts, aside=True)) for h in kept
+        builder.do(
+            RequeueJob(
+                subject=node.name,
+                generation=node.generation,
+                reason=reason,
+                job_id=h.id,
+                restarts=h.restarts,
+                aside=True,
+            )
+        )
+        for h in kept
     ]
     if Progress.BEGUN in begun:
         text = "starts anew: it stood still for as long as the policy allows"
@@ -362,7 +376,13 @@ def step_moving(builder: PlanBuilder, node: ManagedNode) -> None:
     if target is None:
         builder.become(node, _back_phase(builder, node), "nobody knows where it was to move")
         return
-    action = MigrateInstance(node.name, node.generation, f"{target} has room", node.host, target)
+    action = MigrateInstance(
+        subject=node.name,
+        generation=node.generation,
+        reason=f"{target} has room",
+        host=node.host,
+        target=target,
+    )
     if _too_slow(builder, node):
         return
     if builder.world.running(_key(builder, action)) or node.name in builder.world.doubts:

@@ -548,7 +548,11 @@ def climb(builder: PlanBuilder, node: ManagedNode, why: str) -> None:
 def hold_back(builder: PlanBuilder, node: ManagedNode) -> Progress:
     """Leave it the rung's share of its CPUs."""
     percent = builder.rule(node).cpu_percent
-    return builder.do(ThrottleInstance(node.name, node.generation, node.reason, node.host, percent))
+    return builder.do(
+        ThrottleInstance(
+            subject=node.name, generation=node.generation, reason=node.reason, host=node.host, percent=percent
+        )
+    )
 
 
 def give_cpus(builder: PlanBuilder, node: ManagedNode, instance: Instance) -> bool:
@@ -556,7 +560,9 @@ def give_cpus(builder: PlanBuilder, node: ManagedNode, instance: Instance) -> bo
     if not instance.throttled:
         return True
     reason = f"host {node.host} is free again"
-    action = ThrottleInstance(node.name, node.generation, reason, node.host, None)
+    action = ThrottleInstance(
+        subject=node.name, generation=node.generation, reason=reason, host=node.host, percent=None
+    )
     builder.insist(action, Goal.ALL_CPUS)
     return False
 
@@ -566,4 +572,4 @@ def stop_where_wanted(builder: PlanBuilder, instance: Instance) -> None:
     host, name = instance.host, instance.name
     if instance.state is InstanceState.RUNNING and builder.taken(host):
         reason = f"host {host} is wanted, and nothing is known yet of this instance with our tag"
-        builder.do(PauseInstance(name, instance.tag.generation, reason, host))
+        builder.do(PauseInstance(subject=name, generation=instance.tag.generation, reason=reason, host=host))

@@ -80,7 +80,15 @@ def _ask(builder: PlanBuilder, node: ManagedNode, reason: str, register: bool) -
     """Ask the guest; return what is wrong for ever."""
     stood = node.phase is Phase.RETURNING
     over = ended(builder, node) if stood else ()
-    wake = WakeInstance(node.name, node.generation, reason, node.host, register, stood, over)
+    wake = WakeInstance(
+        subject=node.name,
+        generation=node.generation,
+        reason=reason,
+        host=node.host,
+        register=register,
+        stood=stood,
+        ended=over,
+    )
     if builder.do(wake) is not Progress.FINAL:
         return None
     operation = builder.operation(wake)

@@ -158,7 +158,9 @@ def _silent(builder: PlanBuilder, node: ManagedNode) -> None:
         many = because(Code.MANY_SILENT, silent_s=rule.down_after_s, count=len(world.silent))
         builder.refuse(node.name, Goal.REMOVAL, many)
         return
-    wake = WakeInstance(node.name, node.generation, "does its guest answer?", node.host)
+    wake = WakeInstance(
+        subject=node.name, generation=node.generation, reason="does its guest answer?", host=node.host
+    )
     woken_s = node.proof.woken_s
     if woken_s is None or woken_s <= world.silent[node.name]:
         progress, tried = builder.do(wake), builder.operation(wake)
@@ -182,17 +184,25 @@ def _in_service(builder: PlanBuilder, node: ManagedNode, seen: Node, waiting: Re
     if waiting:
         builder.refuse(node.name, Goal.NEW_JOBS, waiting)
         if not seen.drained:
-            builder.do(DrainNode(node.name, node.generation, f"{OUR_REASON} {sentence(waiting)}"))
+            builder.do(
+                DrainNode(
+                    subject=node.name, generation=node.generation, reason=f"{OUR_REASON} {sentence(waiting)}"
+                )
+            )
     elif node.held:  # its job goes on first
         if not seen.drained:
             jobs = ", ".join(held.id for held in node.held)
             reason = f"{OUR_REASON} job {jobs} is still suspended"
-            builder.insist(DrainNode(node.name, node.generation, reason), Goal.DRAIN)
+            builder.insist(
+                DrainNode(subject=node.name, generation=node.generation, reason=reason), Goal.DRAIN
+            )
     elif seen.drained_by_others:
         drained = because(Code.DRAINED_BY_OTHERS, said=Words(seen.reason))
         builder.refuse(node.name, Goal.UNDRAIN, drained)
     elif seen.drained_by_us:
-        undrain = UndrainNode(node.name, node.generation, "it is ready", node.host)
+        undrain = UndrainNode(
+            subject=node.name, generation=node.generation, reason="it is ready", host=node.host
+        )
         builder.insist(undrain, Goal.UNDRAIN)
 
 
@@ -225,7 +235,11 @@ def _prove_jobs(builder: PlanBuilder, node: ManagedNode, check: JobCheck) -> Non
     due_s = looked_s + max(_PROBE_EVERY_S, well_s)
     builder.wake_at(due_s)
     if builder.now_s >= due_s:
-        builder.do(ProbeJobs(node.name, node.generation, "do its jobs go on?", node.host))
+        builder.do(
+            ProbeJobs(
+                subject=node.name, generation=node.generation, reason="do its jobs go on?", host=node.host
+            )
+        )
 
 
 def _kick(builder: PlanBuilder, node: ManagedNode, check: JobCheck, jobs: Iterable[Job]) -> None:
@@ -236,7 +250,11 @@ def _kick(builder: PlanBuilder, node: ManagedNode, check: JobCheck, jobs: Iterab
         builder.note(node, "its processes stand still", check=replace(check, kicked=kicked))
     for job in stuck:
         reason = "its processes stand still although Slurm shows it as running"
-        builder.insist(KickJob(node.name, node.generation, reason, job.id), Goal.JOB_GOES_ON, job.id)
+        builder.insist(
+            KickJob(subject=node.name, generation=node.generation, reason=reason, job_id=job.id),
+            Goal.JOB_GOES_ON,
+            job.id,
+        )
 
 
 def _half_kicked(builder: PlanBuilder, node: ManagedNode, check: JobCheck, jobs: Iterable[Job]) -> bool:
@@ -244,7 +262,11 @@ def _half_kicked(builder: PlanBuilder, node: ManagedNode, check: JobCheck, jobs:
     left = [j for j in jobs if j.state is JobState.SUSPENDED and j.id in check.kicked]
     for job in left if not builder.busy_with(node) else ():
         reason = "it was suspended only to let its processes go on"
-        builder.insist(ResumeJob(node.name, node.generation, reason, job.id), Goal.JOB_GOES_ON, job.id)
+        builder.insist(
+            ResumeJob(subject=node.name, generation=node.generation, reason=reason, job_id=job.id),
+            Goal.JOB_GOES_ON,
+            job.id,
+        )
     return bool(left)
 
 
@@ -273,7 +295,7 @@ def strangers(builder: PlanBuilder, node: ManagedNode, seen: Node) -> bool:
         builder.note(node, node.reason, condemned=None)
     if found and not seen.drained:
         reason = f"{OUR_REASON} somebody is on it who may not have it"
-        builder.do(DrainNode(node.name, node.generation, reason))
+        builder.do(DrainNode(subject=node.name, generation=node.generation, reason=reason))
     return found
 
 
@@ -285,7 +307,15 @@ def _put_back(builder: PlanBuilder, node: ManagedNode, job: Job, why: Reason) ->
     elif builder.now_s >= over_s:
         why = because(Code.LEFT_TO_END, found=why)
     elif permit(builder, node, Cause.STRANGER, sentence(why)):
-        builder.do(RequeueJob(node.name, node.generation, sentence(why), job.id, job.restarts))
+        builder.do(
+            RequeueJob(
+                subject=node.name,
+                generation=node.generation,
+                reason=sentence(why),
+                job_id=job.id,
+                restarts=job.restarts,
+            )
+        )
     builder.refuse(f"job {job.id}", Goal.PLACE, why, node.name)
 
 
@@ -380,7 +410,9 @@ def plan_liveness(builder: PlanBuilder) -> None:
     for name in dead:
         node = builder.world.managed.get(name)
         reason = f"{OUR_REASON} it has not answered Slurm for {rule.down_after_s:g} s"
-        builder.do(DownNode(name, node.generation if node is not None else 0, reason))
+        builder.do(
+            DownNode(subject=name, generation=node.generation if node is not None else 0, reason=reason)
+        )
 
 
 def silent_too_long(builder: PlanBuilder, name: str) -> bool:

@@ -45,7 +45,9 @@ def step_draining(builder: PlanBuilder, node: ManagedNode) -> None:
         return
     builder.watch(node.name)
     if not seen.drained:
-        builder.do(DrainNode(node.name, node.generation, f"{OUR_REASON} {node.reason}"))
+        builder.do(
+            DrainNode(subject=node.name, generation=node.generation, reason=f"{OUR_REASON} {node.reason}")
+        )
         return
     drained_s = node.stopping.drained_s
     if drained_s is None:
@@ -65,7 +67,7 @@ def _with_jobs(builder: PlanBuilder, node: ManagedNode) -> None:
     """It stays, unless its room is wanted back: then its jobs may end in time, or start anew."""
     if not node.doomed:
         reason = "a job came just before the drain"
-        builder.do(UndrainNode(node.name, node.generation, reason, node.host))
+        builder.do(UndrainNode(subject=node.name, generation=node.generation, reason=reason, host=node.host))
         builder.become(node, Phase.READY, reason, stop=None, idle_since_s=None)
         return
     limit_s = builder.since(node) + builder.policies.scale.reclaim_within_s
@@ -111,7 +113,7 @@ def _not_deleted(builder: PlanBuilder, node: ManagedNode) -> bool:
     world = builder.world
     if not world.node_since_s(node.name) or world.deleted(node.name, node.generation):
         return False
-    delete = DeleteNode(node.name, node.generation, node.reason)
+    delete = DeleteNode(subject=node.name, generation=node.generation, reason=node.reason)
     return builder.do(delete) is not Progress.FINAL
 
 
@@ -135,7 +137,13 @@ def _instance_left(builder: PlanBuilder, node: ManagedNode) -> bool:
         held = () if cause is None else work_on(builder, node)
         progress = builder.do(
             DeleteInstance(
-                node.name, node.generation, node.reason, place.host, last_words, cause=cause, held=held
+                subject=node.name,
+                generation=node.generation,
+                reason=node.reason,
+                host=place.host,
+                last_words=last_words,
+                cause=cause,
+                held=held,
             )
         )
         if progress not in (Progress.BEGUN, Progress.RUNNING):
@@ -168,7 +176,9 @@ def _leave_slurm(builder: PlanBuilder, node: ManagedNode) -> None:
     """Give back the jobs that Slurm still sees there, then delete the node."""
     seen = builder.world.nodes[node.name]
     if not seen.drained:
-        builder.do(DrainNode(node.name, node.generation, f"{OUR_REASON} {node.reason}"))
+        builder.do(
+            DrainNode(subject=node.name, generation=node.generation, reason=f"{OUR_REASON} {node.reason}")
+        )
         return
     jobs = builder.world.jobs_on(node.name)
     active = [j for j in jobs if j.active]
@@ -178,9 +188,9 @@ def _leave_slurm(builder: PlanBuilder, node: ManagedNode) -> None:
         return
     if jobs and seen.base is not NodeBase.DOWN:
         reason = f"{OUR_REASON} its instance is gone"
-        builder.do(DownNode(node.name, node.generation, reason))
+        builder.do(DownNode(subject=node.name, generation=node.generation, reason=reason))
         return
-    builder.do(DeleteNode(node.name, node.generation, node.reason))
+    builder.do(DeleteNode(subject=node.name, generation=node.generation, reason=node.reason))
 
 
 def _give_back(builder: PlanBuilder, node: ManagedNode, job: Job) -> None:
@@ -194,11 +204,25 @@ def _give_back(builder: PlanBuilder, node: ManagedNode, job: Job) -> None:
         if node.condemned is None or node.condemned.cause not in COPY_IS_LOST:
             builder.refuse(node.name, Goal.REMOVAL, because(Code.NO_REQUEUE_UNLOST, job=job.id))
             return
-        end = CancelJob(node.name, node.generation, reason, job.id, job.restarts, host)
+        end = CancelJob(
+            subject=node.name,
+            generation=node.generation,
+            reason=reason,
+            job_id=job.id,
+            restarts=job.restarts,
+            host=host,
+        )
         if builder.do(end) is Progress.BEGUN:
             tell(builder, node, (job.id,), f"ends, as it may not be requeued: {reason}")
         return
-    action = RequeueJob(node.name, node.generation, reason, job.id, job.restarts, host)
+    action = RequeueJob(
+        subject=node.name,
+        generation=node.generation,
+        reason=reason,
+        job_id=job.id,
+        restarts=job.restarts,
+        host=host,
+    )
     progress = builder.do(action)
     if progress is Progress.BEGUN:
         tell(builder, node, (job.id,), f"starts anew: {reason}")
@@ -206,7 +230,7 @@ def _give_back(builder: PlanBuilder, node: ManagedNode, job: Job) -> None:
         if builder.world.nodes[node.name].base is NodeBase.DOWN:
             builder.refuse(node.name, Goal.REMOVAL, because(Code.JOB_STILL_SEEN, job=job.id))
             return  # it had ended, or ends with its node: the next reading shows that
-        builder.do(DownNode(node.name, node.generation, f"{OUR_REASON} {reason}"))
+        builder.do(DownNode(subject=node.name, generation=node.generation, reason=f"{OUR_REASON} {reason}"))
 
 
 def _over(builder: PlanBuilder, node: ManagedNode) -> None:

@@ -84,11 +84,24 @@ def _by_state(builder: PlanBuilder, node: ManagedNode) -> None:
         return
     match instance.state if instance is not None else None:
         case InstanceState.SUSPENDED:
-            _try(builder, node, RestoreInstance(node.name, node.generation, node.reason, node.host))
+            _try(
+                builder,
+                node,
+                RestoreInstance(
+                    subject=node.name, generation=node.generation, reason=node.reason, host=node.host
+                ),
+            )
         case InstanceState.PAUSED:
             show(builder, node)  # at the same time: nothing that was meant for it is on its way now
             over = ended(builder, node)
-            thaw = ThawInstance(node.name, node.generation, node.reason, node.host, node.held, over)
+            thaw = ThawInstance(
+                subject=node.name,
+                generation=node.generation,
+                reason=node.reason,
+                host=node.host,
+                held=node.held,
+                ended=over,
+            )
             _try(builder, node, thaw)
         case InstanceState.RUNNING if instance is not None and give_cpus(builder, node, instance):
             _running(builder, node)
@@ -146,7 +159,9 @@ def _let_go_on(builder: PlanBuilder, node: ManagedNode, seen: Node) -> None:
     if not settled(builder, node, judge(node.name, node.held, builder.world.jobs).keep):
         return
     if seen.drained_by_us and not waiting and not waits_for(builder, node):
-        undrain = UndrainNode(node.name, node.generation, "it has proven itself again", node.host)
+        undrain = UndrainNode(
+            subject=node.name, generation=node.generation, reason="it has proven itself again", host=node.host
+        )
         builder.insist(undrain, Goal.UNDRAIN)
         return
     if seen.base is not NodeBase.DOWN:
@@ -167,7 +182,9 @@ def _let_go_on(builder: PlanBuilder, node: ManagedNode, seen: Node) -> None:
 
 
 def _resume(node: ManagedNode, job: Job) -> ResumeJob:
-    return ResumeJob(node.name, node.generation, "its instance runs again", job.id)
+    return ResumeJob(
+        subject=node.name, generation=node.generation, reason="its instance runs again", job_id=job.id
+    )
 
 
 def _refused(builder: PlanBuilder, action: ResumeJob) -> str | None:

@@ -176,17 +176,17 @@ def _free_slots(most: int, taken: set[int]) -> Iterator[int]:
 def _submit(builder: PlanBuilder, slot: int, limit_s: float) -> Progress:
     policies, supply = builder.policies, builder.policies.supply
     action = SubmitPilot(
-        name_of(slot),
-        0,
-        f"{builder.world.pilots.pool.idle} payloads wait in the pool, and a room is idle",
-        slot,
-        limit_s,
-        supply.user,
-        supply.partition,
-        supply.script,
-        supply.directory,
-        policies.instances.flavour.cpus,
-        supply.options,
+        subject=name_of(slot),
+        generation=0,
+        reason=f"{builder.world.pilots.pool.idle} payloads wait in the pool, and a room is idle",
+        slot=slot,
+        limit_s=limit_s,
+        user=supply.user,
+        partition=supply.partition,
+        script=supply.script,
+        directory=supply.directory,
+        cpus=policies.instances.flavour.cpus,
+        options=supply.options,
     )
     return builder.insist(action, Goal.PILOT)
 
@@ -208,7 +208,7 @@ def _withdraw(builder: PlanBuilder, there: list[Job], surplus: int) -> None:
             builder.wake_at(due_s)
             continue
         why = "another one of its slot is there" if second else "no room or no payload needs it any more"
-        builder.do(WithdrawPilot(job.name, 0, why, job.id))
+        builder.do(WithdrawPilot(subject=job.name, generation=0, reason=why, job_id=job.id))
 
 
 # --- when the room goes --------------------------------------------------------------------------
@@ -230,7 +230,14 @@ def _tell(builder: PlanBuilder, job: Job) -> None:
     clock_s = ends_s - builder.world.ahead_s  # its guest goes by the machine's clock
     why = "when its room goes is known"
     action = TellPilot(
-        node.name, node.generation, why, node.host, job.id, job.raw_id, job.restarts, float(clock_s)
+        subject=node.name,
+        generation=node.generation,
+        reason=why,
+        host=node.host,
+        job_id=job.id,
+        number=job.raw_id,
+        restarts=job.restarts,
+        ends_s=float(clock_s),
     )
     operation: Operation | None = builder.operation(action)
     if operation is None or not operation.final:

@@ -45,7 +45,9 @@ def tell_waiting(
     begun = _begun_of(world, told)
     # Unless something else stands there by now.
     words = [
-        TellJob("", 0, "it has started", target, "", over=told[target].text)
+        TellJob(
+            subject="", generation=0, reason="it has started", job_id=target, text="", over=told[target].text
+        )
         for target in begun[: notice.waiting_per_min]
     ]
     left = {target: said for target, said in told.items() if target not in begun}
@@ -76,7 +78,11 @@ def _told_now(
         text = _sentence(world.now_s - world.ahead_s, sentence(reason))
         kept[target] = Told(world.now_s, reason, text)
         aloud = notice.terminal and jobs[target].interactive
-        words.append(TellJob("", 0, "its owner may ask", target, text, aloud=aloud))
+        words.append(
+            TellJob(
+                subject="", generation=0, reason="its owner may ask", job_id=target, text=text, aloud=aloud
+            )
+        )
     return words, kept
 
 
