@@ -17,12 +17,12 @@ MARKS = "soak"
 _HEAD = """\
 # What `make soak` holds
 
-Long tests, and those of other releases of Slurm and of hypervisors: `make soak` runs them,
-`make test` does not. Before them it tries random input (`make search`), and prints the seed.
-One file alone: `make soak FILES=tests/real/test_soak_page.py`.
+`make soak` runs the long tests, and those of other releases of Slurm and of hypervisors; `make test`
+does not. First it tries random input (`make search`) and prints the seed. To run one file alone:
+`make soak FILES=tests/real/test_soak_page.py`.
 
-This page is generated (`make docs`) and a test compares it with the tests there are. Minutes are
-those of the last run that was noted, on two cores; "—" is not measured.
+This page is generated (`make pages`), and a test compares it with the existing tests. Minutes are
+those of the last recorded run, on two cores; "—" means not measured.
 
 | file | minutes | what |
 |---|---|---|
