@@ -40,11 +40,11 @@ class CloudGuestEntry:
     )
     munge_key: str = key(
         "",
-        "The cluster's munge key, handed to each guest by `command` and never told to the cloud; "
+        "The cluster's munge key, given to each guest by `command` and never to the cloud; "
         "empty: the image has it.",
         form="path",
     )
-    slurmd_options: str = key("-Z", "Options with which the guest's slurmd is started.")
+    slurmd_options: str = key("-Z", "Options for the guest's slurmd.")
     answer_s: float = key(10.0, "A program in the guest that takes longer has failed.")
 
 
@@ -53,12 +53,12 @@ class CloudLimits:
     """Patience with the cloud."""
 
     call_s: float = key(20.0, "one request")
-    act_s: float = key(300.0, "until a server is in the state that was asked for")
-    settle_s: float = key(30.0, "until a server shows whose creation was not confirmed")
-    poll_s: float = key(0.5, "between two lists while something is awaited")
+    act_s: float = key(300.0, "until a server is in the requested state")
+    settle_s: float = key(30.0, "until a server whose creation was not confirmed appears")
+    poll_s: float = key(0.5, "between two lists while the daemon waits for something")
     full_s: float = key(60.0, "until the whole list is read again, not only what has changed")
     usage_s: float = key(60.0, "until quota, used hours and ids of names are read again")
-    bench_s: float = key(300.0, "a flavour in a zone that had no room is left alone for so long")
+    bench_s: float = key(300.0, "how long a flavour in a zone without room is skipped")
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,22 +66,20 @@ class OpenStackEntry:
     """How servers are made in OpenStack."""
 
     flavours: tuple[str, ...] = field(
-        metadata=about("Flavours in the order of preference: the next one when there is no room for one.")
+        metadata=about("Flavours in order of preference: if there is no room for one, the next is used.")
     )
     network: str = field(
         metadata=about("The network of the ports, which get the addresses of instances.addresses.")
     )
     guest: CloudGuestEntry = field(metadata=about("What guests are told."))
     clouds_yaml: str = key("", "Where the credentials are; empty: where openstacksdk looks.", form="path")
-    zones: tuple[str, ...] = key(
-        (), "Availability zones in the order of preference; empty: the cloud chooses."
-    )
+    zones: tuple[str, ...] = key((), "Availability zones in order of preference; empty: the cloud chooses.")
     images: dict[str, str] = field(
-        default_factory=dict, metadata=about("Glance's name of instances.image, if it has another there.")
+        default_factory=dict, metadata=about("Glance's name for instances.image, if it differs there.")
     )
     vnic_type: VnicType = key(VnicType.NORMAL, "How ports are bound.")
     spread: GroupPolicy = key(GroupPolicy.NONE, "A server group with this policy.")
     volume_gb: int = key(0, "Boot from a new volume of this size; 0: from the image.")
-    config_drive: bool = key(True, "Give the user data on a config drive, too.")
+    config_drive: bool = key(True, "Also give the user data on a config drive.")
     hours_cap: float = key(0.0, "Instance hours that each project may use in a calendar month; 0: no cap.")
     limits: CloudLimits = field(default_factory=CloudLimits, metadata=about("Patience."))

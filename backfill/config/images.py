@@ -11,17 +11,17 @@ from backfill.core.policies.environments import ImageRule
 
 @dataclass(frozen=True, slots=True)
 class ImageEntry:
-    """A guest image for direct kernel boot; the files are the same on every host.
-
-    What the planner decides by is no part of it when two are compared: a running daemon takes that
-    over.
+    """A guest image for direct kernel boot; the files are the same on every host. A running daemon
+    adopts changes to everything except these files.
     """
 
-    kernel: str = field(metadata=about("The kernel that is booted, without a boot loader.", form="path"))
+    kernel: str = field(metadata=about("The kernel, booted without a boot loader.", form="path"))
     initrd: str = field(metadata=about("Its initial RAM disk.", form="path"))
-    disk: str = field(metadata=about("Never written: every instance has an overlay over it.", form="path"))
+    disk: str = field(
+        metadata=about("The disk; never written, because every instance has an overlay over it.", form="path")
+    )
     cmdline: str = field(metadata=about("The kernel's command line."))
-    disk_format: str = key("raw", "As qemu-img names it.")
+    disk_format: str = key("raw", "The disk's format, as qemu-img names it.")
     sha256: str = key("", "SHA-256 of the disk, which `backfill images check` compares; empty: not compared.")
     user_data: str = key(
         "",
@@ -43,20 +43,18 @@ class ImageEntry:
     accounts: tuple[str, ...] = key((), "Accounts whose members may.", compare=False)
     names: tuple[str, ...] = key(
         (),
-        "Which of instances.names, and with them which addresses, are kept for it; empty: those that "
-        "are kept for no other image.",
+        "Which of instances.names, and with them addresses, are reserved for it; empty: "
+        "those not reserved for another image.",
         form="hostlist",
         compare=False,
     )
-    most_cpus: int = key(
-        0, "CPUs that its instances may have together; 0: as many as there are.", compare=False
-    )
+    most_cpus: int = key(0, "CPUs that its instances may have together; 0: no limit.", compare=False)
     most_memory_mb: int = key(0, "The same of their memory.", compare=False)
     method: Choice | None = key(
         None, "How its instances are cloned; null: as cloning.method says.", compare=False
     )
     creates_per_min: int = key(
-        0, "At most so many are begun within a minute; 0: as cloning.per_min_per_image says.", compare=False
+        0, "How many may begin within a minute; 0: as cloning.per_min_per_image says.", compare=False
     )
     warm_parents: int = key(
         0,

@@ -39,11 +39,11 @@ class RegistrationKind(Option):
 class ReadKind(Option):
     """Ways of reading nodes and jobs."""
 
-    AUTO = "auto", "as text, the fastest; as JSON where the text cannot be read"
+    AUTO = "auto", "as text, the fastest; as JSON if the text cannot be read"
     TEXT = "text", "columns of squeue and scontrol"
     JSON = "json", "squeue and scontrol with --json"
     REST = "rest", "jobs from slurmrestd at rest_socket"
-    PYSLURM = "pyslurm", "jobs through pyslurm, in a process of its own"
+    PYSLURM = "pyslurm", "jobs through pyslurm, in its own process"
 
 
 class HookPlaceKind(Option):
@@ -55,7 +55,7 @@ class HookPlaceKind(Option):
 
 @dataclass(frozen=True, slots=True)
 class TokensEntry:
-    """By what the daemon verifies tokens of `scontrol token` (auth/jwt). Without a key none is accepted."""
+    """How the daemon verifies tokens of `scontrol token` (auth/jwt). Without a key none is accepted."""
 
     jwt_key: str = key(
         "", "The key of slurm.conf's AuthAltParameters=jwt_key, closed to others on the machine.", form="path"
@@ -70,7 +70,7 @@ class DaemonSettings:
 
     state_dir: str = key("/var/lib/backfill", "Where the journal is kept.", form="path")
     journal_keep_s: float = key(
-        2_592_000.0, "How long the journal can tell a story; what a restarted daemon needs is kept for ever."
+        2_592_000.0, "How long the journal keeps history; what a restarted daemon needs is kept for ever."
     )
     socket: str = key(
         "/run/backfill/daemon.sock",
@@ -78,19 +78,19 @@ class DaemonSettings:
         form="path",
     )
     listen: str = key("", "Address and port for hooks on other machines; empty: none.", form="endpoint")
-    poll_s: float = key(2.0, "How often Slurm is read when nothing is going on.")
-    host_poll_s: float = key(5.0, "How often each host is read when nothing is going on.")
-    watch_s: float = key(0.03, "How often one node or host is read while something there is awaited.")
+    poll_s: float = key(2.0, "How often Slurm is read when nothing happens.")
+    host_poll_s: float = key(5.0, "How often each host is read when nothing happens.")
+    watch_s: float = key(0.03, "How often a node or host is read while the daemon waits for something there.")
     policy_s: float = key(
-        5.0, "How often this file is looked at: a good new one is taken over. 0: only when told to.", least=0
+        5.0, "How often this file is checked; a valid new one is adopted. 0: only on request.", least=0
     )
     full_pass_s: float = key(
-        30.0, "How often a plan looks at everything, and not only at what has changed. 0: never.", least=0
+        30.0, "How often a plan looks at everything, not only at what has changed. 0: never.", least=0
     )
     workers: int = key(
         16,
-        "Threads each for evictions, for long actions, for all others and for readings, of Slurm and "
-        "of each provider.",
+        "Number of threads in each pool: evictions, long actions, all others, and readings, "
+        "for Slurm and for each provider.",
         most=1024,
     )
     tokens: TokensEntry = field(default_factory=TokensEntry, metadata=about("Tokens of users."))
@@ -103,12 +103,12 @@ class HooksEntry:
     place: HookPlaceKind = key(HookPlaceKind.SLURMCTLD, "Where Slurm calls the hook.")
     directory: str = key(
         "/usr/local/lib/backfill",
-        "The programs' directory; with place: host, the same on the controller and every host.",
+        "The directory of the programs; with place: host, the same on the controller and every host.",
         form="path",
     )
     log: str = key(
         "/var/log/slurm/backfill-hook.log",
-        "Where hooks complain; Slurm's user must be able to write there.",
+        "The hooks' log; Slurm's user must be able to write there.",
         form="path",
     )
     margin_s: float = key(
@@ -124,13 +124,13 @@ class SlurmSettingsFile:
     """Where Slurm is, and how we change its configuration."""
 
     conf: str = key(
-        "/etc/slurm/slurm.conf", "The configuration that scontrol and the others are to use.", form="path"
+        "/etc/slurm/slurm.conf", "The configuration that scontrol and the other tools use.", form="path"
     )
     bin_dir: str = key("", "Directory of scontrol, squeue and sinfo; empty: as PATH says.", form="path")
     timeout_s: float = key(10.0, "A Slurm command that takes longer has failed.")
     read: ReadKind = key(
         ReadKind.AUTO,
-        "How nodes and jobs are read. A way that fails is left for text and tried again in a minute.",
+        "How nodes and jobs are read. If a way fails, text is used and the way is tried again in a minute.",
     )
     rest_socket: str = key(
         "", "The local socket of a slurmrestd that admits the daemon's user; for read: rest.", form="path"
@@ -140,7 +140,7 @@ class SlurmSettingsFile:
         "A Python that has pyslurm, of slurmctld's release or the one before; for read: pyslurm.",
         form="path",
     )
-    registration: RegistrationKind = key(RegistrationKind.DYNAMIC, "How our nodes come to be known to Slurm.")
+    registration: RegistrationKind = key(RegistrationKind.DYNAMIC, "How our nodes are made known to Slurm.")
     include: str = key(
         "backfill.conf",
         "Our own file beside slurm.conf, which slurm.conf includes; nothing else is ever written.",
@@ -148,38 +148,39 @@ class SlurmSettingsFile:
     )
     restart: tuple[str, ...] = key(
         (),
-        "The command that restarts slurmctld, word by word, for the few changes that an old release "
-        "takes only so; empty: it is never restarted.",
+        "The command that restarts slurmctld, as a list of words, for the few changes that "
+        "an old release accepts only this way; empty: it is never restarted.",
     )
-    health_s: float = key(
-        20.0, "After a reload, how long until slurmctld, all nodes and all jobs must be there again."
-    )
+    health_s: float = key(20.0, "How soon after a reload slurmctld, all nodes and all jobs must be back.")
     hooks: HooksEntry = field(default_factory=HooksEntry, metadata=about("Hooks."))
 
 
 @dataclass(frozen=True, slots=True)
 class HostEntry:
-    """One machine that carries instances."""
+    """A machine that carries instances."""
 
-    name: str = field(metadata=about("How it is called here and in messages.", form="name"))
-    provider: Provider = field(metadata=about("The driver that looks after it."))
+    name: str = field(metadata=about("Its name here and in messages.", form="name"))
+    provider: Provider = field(metadata=about("The driver that manages it."))
     node: str | None = key(
         "",
-        "Its own Slurm node: the same name when left out, null for a host that is no Slurm node.",
+        "Its own Slurm node; by default the same name; null for a host that is not a Slurm node.",
         form="name",
     )
-    uri: str = key("", "Where its libvirt listens, such as qemu+tcp://10.0.0.11/system.", form="uri")
+    uri: str = key("", "Its libvirt address, such as qemu+tcp://10.0.0.11/system.", form="uri")
     directory: str = key(
         "",
-        "For libvirt: a directory of its own for instances, at the same path on the daemon's machine; "
-        "hosts with equal ones share it. Empty: libvirt.directory, which the others share.",
+        "For libvirt: its own directory for instances, at the same path on the daemon's "
+        "machine; hosts with equal directories share it. Empty: libvirt.directory, which the "
+        "other hosts share.",
         form="path",
     )
     cloud: str = key(
         "", "Its entry in clouds.yaml: for provider openstack, where a host is a whole project.", form="name"
     )
     compute: str = key(
-        "", "Nova's name of one compute host, if the host is only that; takes an administrator.", form="name"
+        "",
+        "Nova's name of one compute host, if the host is only that; needs an administrator's credential.",
+        form="name",
     )
     keep_cpus: int = key(0, "CPUs that instances never take on this host, on top of limits.keep_cpus.")
     keep_memory_mb: int = key(
@@ -202,20 +203,19 @@ class SurroundingsEntry:
     munge_key: str = key("", "The cluster's munge key, on the daemon's machine.", form="path")
     gateway: str = key("", "Default route; empty: none.", form="ip")
     slurmd_options: str = key(
-        "-Z",
-        "Options with which the guest's slurmd is started; -Z is left out unless slurm.registration is "
-        "dynamic.",
+        "-Z", "Options for the guest's slurmd; -Z is left out unless slurm.registration is dynamic."
     )
     no_ops: tuple[str, ...] = key(
         (),
-        "Programs that slurm.conf names for every slurmd and that mean nothing in a guest: made there "
-        "as programs that do nothing. Those of slurm.hooks with place: host need not be named.",
+        "Programs that slurm.conf names for every slurmd and that guests do not need: they "
+        "become programs that do nothing there. Those of slurm.hooks with place: host need "
+        "not be listed.",
         form="path",
     )
     time_server: str = key(
         "",
-        "The controller's time server, which guests follow and prove their clocks against; empty: the "
-        "daemon's own clock, as the guest's agent passes it on.",
+        "The time server that guests follow and prove their clocks against; empty: the "
+        "daemon's own clock, passed on by the guest agent.",
         form="ip",
     )
     mounts: tuple[str, ...] = key(
@@ -226,8 +226,8 @@ class SurroundingsEntry:
     )
     slurm_key: str = key(
         "",
-        "Instead of munge's, where AuthType is auth/slurm: Slurm's key on the daemon's machine, a file named "
-        "slurm.key, or slurm.jwks, which allows for a change of keys.",
+        "Instead of munge_key, if AuthType is auth/slurm: Slurm's key on the daemon's "
+        "machine, a file named slurm.key, or slurm.jwks, which allows keys to be changed.",
         form="path",
     )
 
@@ -237,22 +237,25 @@ class HardwareEntry:
     """The virtual machine's fixed parts; the same on all hosts, so that instances can move."""
 
     domain_type: DomainType = key(DomainType.KVM, "How its CPUs are run.")
-    machine: str = key("q35", "The board, as QEMU names it.")
+    machine: str = key("q35", "The machine type, as QEMU names it.")
     cpu_model: str = key("qemu64", "A model that libvirt knows, or a mode such as host-model.")
     cpu_features: tuple[str, ...] = key(
-        (), "Features that the model lacks. Without rdrand a guest waits a second for randomness at boot."
+        (), "Features to add to the model. Without rdrand a guest waits a second for randomness at boot."
     )
     cpu_shares: int | None = key(
-        2, "CPU weight against everything else on the host; null leaves it alone.", least=2, most=262144
+        2, "CPU weight relative to everything else on the host; null: not set.", least=2, most=262144
     )
-    disk_cache: str = key("none", "Other than none or directsync only where all hosts are one machine.")
+    disk_cache: str = key(
+        "none", "Disk cache mode; other than none or directsync only if all hosts are one machine."
+    )
     balloon: bool = key(
         False, "A balloon, with which an instance can give memory back; never in instant clones."
     )
     translation_cache_mb: int = key(
         64,
-        "Without KVM: at most so much of the host's memory, MiB, for an instance's translated code. "
-        "What does not fit is translated over and over: Salt needs 512. A clone has half.",
+        "Without KVM: how much of the host's memory, MiB, an instance's translated code may "
+        "use. Code that does not fit is translated over and over: Salt needs 512. A clone "
+        "has half.",
         least=16,
         most=2048,
     )
@@ -264,13 +267,14 @@ class GuestNetworkEntry:
 
     closed: bool = key(
         False,
-        "Let guests reach only the controller, each other, and the time and file servers of surroundings, "
-        "and be reached by them alone: the hosts' libvirt filters their cards (`virsh nwfilter-list`).",
+        "Guests reach only the controller, each other, and the time and file servers of "
+        "surroundings, and only these reach guests: the hosts' libvirt filters their network "
+        "cards (`virsh nwfilter-list`).",
     )
     also: tuple[str, ...] = key(
         (),
-        "Addresses and networks that closed guests may reach besides, such as those of directory servers "
-        "and of machines on which users type srun.",
+        "Further addresses and networks that closed guests may reach, such as directory "
+        "servers and machines on which users run srun.",
         form="network",
     )
 
@@ -283,14 +287,14 @@ class CallLimits:
     call_s: float = key(20.0, "an ordinary call")
     start_s: float = key(60.0, "starting an instance")
     long_s: float = key(900.0, "writing memory to disk, reading it back, moving an instance")
-    agent_s: float = key(10.0, "a word with the guest's agent")
+    agent_s: float = key(10.0, "a call to the guest agent")
     keepalive_s: int = key(
         5, "A host that is silent for keepalive_s, keepalive_count times, loses its connection."
     )
     keepalive_count: int = key(
         3, "A host that is silent for keepalive_s, keepalive_count times, loses its connection."
     )
-    stuck_calls: int = key(16, "After so many unanswered calls to one host, further ones fail at once.")
+    stuck_calls: int = key(16, "After this many unanswered calls to one host, further ones fail at once.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -298,22 +302,24 @@ class MovesEntry:
     """How an instance may move to another host with its memory."""
 
     bandwidth_mb_s: int | None = key(
-        None, "At most so many MiB per second for one move; null: as fast as it goes.", least=1, unit=""
+        None, "MiB per second that one move may use; null: no limit.", least=1, unit=""
     )
     within_s: float = key(
-        300.0, "A move that takes longer is cancelled, and the instance goes on where it was."
+        300.0, "A move that takes longer is cancelled, and the instance continues where it was."
     )
     post_copy_after_s: float | None = key(
         None,
-        "After that the instance goes on at the target and fetches the rest from there: this ends "
-        "every move, but the instance is lost when the network breaks meanwhile; null: never. Where "
-        "QEMU is not root the hosts need `vm.unprivileged_userfaultfd=1`, or these moves are refused.",
+        "After this time the instance continues at the target and fetches the rest over the "
+        "network. This ends every move, but the instance is lost if the network breaks "
+        "meanwhile. Null: never. If QEMU is not root, the hosts need "
+        "`vm.unprivileged_userfaultfd=1`, or these moves are refused.",
     )
     turn_s: float = key(120.0, "How long one move waits for others between the same two hosts.")
     live: bool | None = key(
         None,
-        "Let a running instance run on while its memory is sent; null: with hardware.domain_type "
-        "kvm only, because software emulation loses what is written in the wrong moment.",
+        "Let a running instance run while its memory is sent; null: only with "
+        "hardware.domain_type kvm, because software emulation loses data written at the "
+        "wrong moment.",
     )
 
 
@@ -323,7 +329,7 @@ class LibvirtEntry:
 
     directory: str = field(
         metadata=about(
-            "Shared by all hosts that have none of their own, at the same path everywhere.", form="path"
+            "Shared by all hosts without their own directory, at the same path everywhere.", form="path"
         )
     )
     bridge: str = field(metadata=about("The hosts' network bridge for guests.", form="name"))
@@ -332,7 +338,7 @@ class LibvirtEntry:
         default_factory=dict, metadata=about("Guest images by name; instances.image chooses one.")
     )
     catalogue: str = key(
-        "", "The same in a file of its own, with the one key images; beside this file unless absolute."
+        "", "The same in a separate file, with the single key images; relative to this file unless absolute."
     )
     guest_network: GuestNetworkEntry = field(
         default_factory=GuestNetworkEntry, metadata=about("Whom guests may talk to.")
@@ -351,19 +357,22 @@ class SaltEntry:
     within_s: float = key(120.0, "A run of the states on one node that takes longer has failed.")
     gate: bool = key(
         False,
-        "Let a new node take jobs only when all is as its states say: seen in the guest by a list "
-        "from the master, or by a run that succeeded. Without, Salt looks after it beside the jobs.",
+        "A new node takes jobs only when everything is as its states say, checked in the "
+        "guest against a list from the master, or by a successful run. Without it, Salt "
+        "works beside the jobs.",
     )
 
 
 @dataclass(frozen=True, slots=True)
 class CondorEntry:
-    """The HTCondor pool whose payloads pilots take: asked what waits, and what became of payloads."""
+    """The HTCondor pool whose payloads pilots take; it is asked what waits and what happened to
+    payloads.
+    """
 
     collector: str = field(metadata=about("Where its collector is: host, or host:port."))
     tokens: str = key(
         "/etc/backfill/condor-tokens",
-        "Directory with a token for the pool that is good for READ; closed to others on the machine.",
+        "Directory with a READ token for the pool; closed to others on the machine.",
         form="path",
     )
     python: str = key(
@@ -373,10 +382,10 @@ class CondorEntry:
         "", "Which waiting payloads count, as a ClassAd expression; empty: all of the vanilla universe."
     )
     every_s: float = key(30.0, "How often it is asked.")
-    within_s: float = key(20.0, "A question that takes longer has no answer: its process is ended.")
-    most_idle: int = key(10_000, "Of more waiting payloads no more are counted.")
+    within_s: float = key(20.0, "A query that takes longer is ended and counts as unanswered.")
+    most_idle: int = key(10_000, "How many waiting payloads are counted at most.")
     most_runs: int = key(
-        1000, "So many of the latest runs of each access point are looked through for payloads of pilots."
+        1000, "How many of the latest runs of each access point are searched for payloads of pilots."
     )
 
 

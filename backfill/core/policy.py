@@ -49,7 +49,7 @@ class Template:
         metadata=about("Their addresses, in the same order.", form="addresses")
     )
     flavour: Flavour
-    image: str = key("default", "Which image they boot: one of the catalogue, or of Glance.", form="name")
+    image: str = key("default", "The image they boot, from the catalogue or from Glance.", form="name")
     features: tuple[str, ...] = key(
         ("backfill",), "Features of our nodes in Slurm; partitions select them by a NodeSet.", form="name"
     )
@@ -61,10 +61,8 @@ class Template:
 
 @dataclass(frozen=True, slots=True)
 class Priorities:
-    """Whose waiting jobs are worth instances, and whose never are.
-
-    Any job to which Slurm gives a host's own node pushes the instances there aside, whatever its
-    partition: it has the hardware.
+    """Whose waiting jobs are worth instances, and whose never are. Any job to which Slurm gives a
+    host's own node pushes the instances there aside, whatever its partition.
     """
 
     low: tuple[str, ...] = field(
@@ -76,7 +74,7 @@ class Priorities:
         (), "Partitions whose jobs never run on instances, whatever their QOS.", form="name"
     )
     low_qos: tuple[str, ...] = key(
-        (), "A waiting job of any other partition counts as low, too, if its QOS is one of these."
+        (), "A waiting job of any other partition also counts as low if its QOS is one of these."
     )
 
 
@@ -85,7 +83,7 @@ class PolicySet:
     """One checked policy file, as values."""
 
     cluster: str = field(
-        metadata=about("ClusterName of this Slurm; every instance carries it as its mark.", form="name")
+        metadata=about("ClusterName of this Slurm; every instance carries it as a mark.", form="name")
     )
     priorities: Priorities
     instances: Template

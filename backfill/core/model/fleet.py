@@ -44,7 +44,7 @@ class Flavour:
     memory_mb: int = field(metadata=about("Memory of an instance."))
     disk_gb: int = key(4, "Size of an instance's own disk.")
     memory_margin_mb: int = key(
-        48, "Slurm is promised less than the guest has, so that RealMemory never mismatches.", least=0
+        48, "Slurm is promised this much less than the guest has, so that RealMemory always fits.", least=0
     )
 
     @property

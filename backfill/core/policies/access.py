@@ -42,7 +42,7 @@ class Roles:
 
     reader: People | None = key(None, "Who may read everything.")
     operator: People | None = key(None, "Who may also evict, reclaim, retry, order fleets and checkpoints.")
-    admin: People | None = key(None, "Who may also have the policy file taken over.")
+    admin: People | None = key(None, "Who may also have the daemon adopt the policy file.")
 
     def role(self, user: str, groups: Collection[str]) -> Role | None:
         """Return the highest role of a user; None: they have none."""

@@ -13,26 +13,28 @@ from backfill.core.model.keys import FILLED_IN, Option, about, key
 class Of(Option):
     """What a budget bounds."""
 
-    INSTANCES = "instances", "at work at the same time; those above it leave by the ladder"
-    DISRUPTIONS = "disruptions", "being taken away of our own accord at the same time"
+    INSTANCES = "instances", "at work at the same time; those above the ceiling leave by the ladder"
+    DISRUPTIONS = "disruptions", "being removed at the same time by our own decision"
 
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """A ceiling that holds from each moment of `schedule` on for `duration_s`; else: always."""
+    """A ceiling that applies for `duration_s` from each moment of `schedule`; without a schedule,
+    always.
+    """
 
     nodes: str = field(
         metadata=about("How many, as a number or as a share such as 20%, rounded down.", form="share")
     )
-    of: Of = key(Of.INSTANCES, "What it bounds.")
+    of: Of = key(Of.INSTANCES, "What it limits.")
     schedule: str = key(
         "",
-        'When it begins to hold, as cron has it: "0 8 * * mon-fri". Empty: it always holds.',
+        'When it begins to apply, in cron\'s form: "0 8 * * mon-fri". Empty: it always applies.',
         form="schedule",
     )
-    duration_s: float = key(3600.0, "How long it holds each time.")
+    duration_s: float = key(3600.0, "How long it applies each time.")
     time_zone: str = key(
-        "UTC", "Whose time of day is meant: UTC, or an IANA name such as Europe/Berlin.", form="zone"
+        "UTC", "The time zone of the schedule: UTC, or an IANA name such as Europe/Berlin.", form="zone"
     )
     # Read from the system's table.
     zone: Zone = field(default=UTC_ZONE, metadata=FILLED_IN)
@@ -55,7 +57,7 @@ class Budget:
 
 @dataclass(frozen=True, slots=True)
 class Budgets:
-    """Ceilings by time of day; of those that hold at the same time the lowest counts."""
+    """Ceilings by time of day; if several apply, the lowest counts."""
 
     windows: tuple[Budget, ...] = key((), "In any order.")
 

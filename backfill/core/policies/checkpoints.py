@@ -14,19 +14,20 @@ from backfill.core.model.keys import key
 class Checkpoints:
     """Limits of the checkpoints of jobs."""
 
-    keep_s: float = key(604800.0, "How long one is kept at least, seconds.")
+    keep_s: float = key(604800.0, "How long a checkpoint is kept at least, seconds.")
     quota_mb: int | None = key(
-        None, "Room that all of them together may take, MB; null: as much as the disk has."
+        None, "Space that all of them together may use, MB; null: as much as the disk has."
     )
     window_s: float = key(
         10.0,
-        "A job on several nodes: they must all stand still within so many seconds of the order, unless "
-        "its workload says otherwise.",
+        "For a job on several nodes: all must stand still within this time of the order, "
+        "unless its workload says otherwise.",
     )
     go_on: bool = key(
         True,
-        "What was on a host that people say is off (`backfill evict HOST --off`) goes on elsewhere from its "
-        "last whole checkpoint, as long as Slurm holds that run of the job; false: it starts anew.",
+        "A job on a host that somebody declares off (`backfill evict HOST --off`) continues "
+        "elsewhere from its last whole checkpoint, as long as Slurm holds that run of the "
+        "job; false: it starts again.",
     )
 
     def expired(

@@ -20,23 +20,24 @@ class Choice(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Cloning:
-    """Choice of a way. Measured by Multiverse (CCGrid 2020) and by us: an instant clone is ready
-    several times sooner and shares memory, which pays when many come at once; one that boots needs
-    no parent that occupies a host's page cache, which pays when one comes now and then."""
+    """How instances are cloned. Measured by Multiverse (CCGrid 2020) and by us: an instant clone is
+    ready several times sooner and shares memory, which pays when many come at once. One that boots
+    needs no parent that occupies a host's page cache, which pays when one comes now and then.
+    """
 
     method: Choice = key(
         Choice.LINKED,
-        "full, linked, instant, or auto: instant while instances are wanted quickly, linked otherwise.",
+        "full, linked, instant, or auto: instant while many instances are made, linked otherwise.",
     )
     instant_from_per_min: int = key(
-        4, "With auto: so many instances made within the last minute call for instant clones."
+        4, "With auto: from this many instances made within the last minute on, clones are instant."
     )
 
-    at_once_per_host: int = key(8, "So many are made at the same time on one host; the others wait in order.")
-    per_min_per_host: int = key(
-        0, "At most so many are begun within a minute on one host; 0: as many as are wanted."
+    at_once_per_host: int = key(
+        8, "How many are made at the same time on one host; the others wait in order."
     )
-    per_min_per_image: int = key(0, "The same of one master image, unless the image says otherwise itself.")
+    per_min_per_host: int = key(0, "How many may begin within a minute on one host; 0: no limit.")
+    per_min_per_image: int = key(0, "The same for one master image, unless the image sets its own.")
 
     def choose(self, made_last_minute: int, wanted: str = "") -> CloneMethod:
         """The way for an instance that is wanted now; `wanted`: its image's own choice."""

@@ -11,18 +11,18 @@ from backfill.core.model.keys import key
 class Comeback:
     """Return of parked instances. Times in seconds."""
 
-    settle_s: float = key(0.0, "The host must have been free for so long first; 0 brings work back at once.")
+    settle_s: float = key(0.0, "How long the host must have been free first; 0: work returns at once.")
     within_s: float = key(
         120.0, "A return that has not succeeded after this time is put off: the instance stands still again."
     )
     retry_s: float = key(
         15.0,
-        "So long after a return that came to nothing the next one begins; doubled after each further "
-        "one, up to `retry_at_most_s`.",
+        "Pause after a failed return before the next try; doubled after each further "
+        "failure, up to `retry_at_most_s`.",
     )
-    retry_at_most_s: float = key(600.0, "The longest of these pauses.")
+    retry_at_most_s: float = key(600.0, "The longest such pause.")
     move_after_s: float = key(
-        2.0, "A stopped instance moves to another host only after having waited so long for its own.", least=0
+        2.0, "How long a stopped instance waits for its own host before it moves to another.", least=0
     )
 
     def retry_after_s(self, returns: int) -> float:

@@ -37,12 +37,12 @@ class Need:
 
 @dataclass(frozen=True, slots=True)
 class Demand:
-    """Which waiting jobs count: those that wait for room and fit. Each array task is a job."""
+    """Which waiting jobs count: those that wait for room and fit. Each array task counts as a job."""
 
-    min_jobs: int = key(1, "Jobs wanted at least before the first instance is made for them.")
-    max_nodes: int = key(1, "A job may want so many instances at the same time; wider ones never count.")
+    min_jobs: int = key(1, "How many jobs must wait before the first instance is made for them.")
+    max_nodes: int = key(1, "How many instances a job may want at the same time; wider jobs never count.")
     ahead_s: float = key(
-        0.0, "A job that may begin within this time counts already, so that its instance is ready by then."
+        0.0, "A job that may begin within this time already counts, so that its instance is ready in time."
     )
 
     def need(self, pending: Iterable[Job], flavour: Flavour, now_s: float) -> Need:

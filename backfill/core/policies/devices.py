@@ -15,7 +15,7 @@ _NAMES = re.compile(r"[A-Za-z0-9_.-]+")  # as in environments
 
 @dataclass(frozen=True, slots=True)
 class DeviceRule:
-    """What each instance of a job that asks for this gets, as long as the job is there."""
+    """What each instance of a job that asks for this gets, for as long as the job is there."""
 
     name: str = field(metadata=about("The feature's name, as in sbatch --constraint."))
     functions: int = key(0, "Virtual functions of the host's SR-IOV cards.")

@@ -10,14 +10,13 @@ from backfill.core.model.refusals import Code, Reason, because
 
 @dataclass(frozen=True, slots=True)
 class DiskQueue:
-    """Big ones take turns, small ones go together.
-
-    Counted in MB and not in instances: eight guests with 90 MB in use each were on disk after
-    1.1 s on average when all began at once, and after 2.1 s two at a time, because most of a small
-    suspend is not writing; where the disk is what is waited for, turns end sooner on average.
+    """Large suspends take turns, small ones go together. The limits count MB, not instances: eight
+    guests with 90 MB in use each were on disk after 1.1 s on average when all began at once, and
+    after 2.1 s two at a time, because most of a small suspend is not writing. If the disk is the
+    bottleneck, turns end sooner on average.
     """
 
-    host_mb: int = key(4096, "Memory in use of the instances that are written from one host at once, MB.")
+    host_mb: int = key(4096, "Memory in use of the instances that one host writes at once, MB.")
     all_mb: int = key(16384, "The same from all hosts, which share the directory.")
 
     def refusal(self, more_mb: int, here_mb: int, everywhere_mb: int) -> Reason | None:

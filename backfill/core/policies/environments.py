@@ -56,7 +56,7 @@ class ImageRule:
 
 @dataclass(frozen=True, slots=True)
 class Environments:
-    """The catalogue: a job that asks for one that it may not have waits without an instance."""
+    """The catalogue: a job that asks for an environment it may not use waits without an instance."""
 
     entries: tuple[Environment, ...] = key(
         (), "One entry for each environment, beside those that libvirt.images name themselves."

@@ -11,29 +11,31 @@ from backfill.core.model.refusals import Code, Reason, because
 
 @dataclass(frozen=True, slots=True)
 class Gaps:
-    """What is known of the hours ahead: reservations, and starts that Slurm plans. In seconds."""
+    """What is known of the hours ahead: reservations and starts that Slurm plans. In seconds."""
 
     boot_pays_s: float = key(
         300.0,
-        "No instance is made on a host that is known to be wanted again sooner: it could not pay back "
-        "what its boot costs.",
+        "No instance is made on a host that is known to be wanted again sooner than this: it "
+        "could not repay its boot.",
         least=0,
     )
     whole_jobs: bool = key(
         False,
-        "Nor is one made where, by its time limit, not even the shortest waiting job could end before: "
-        "for ladders that cannot keep a job's work. Jobs without a limit never could.",
+        "No instance is made either if, by its time limit, not even the shortest waiting job "
+        "could end before: for ladders that cannot keep a job's work. Jobs without a limit "
+        "never could.",
     )
     return_pays_s: float = key(
-        10.0, "Nothing returns or moves to a host that is known to be wanted again sooner.", least=0
+        10.0, "Nothing returns or moves to a host that is known to be wanted again sooner than this.", least=0
     )
     clear_before_s: float = key(
         0.0,
-        "Instances leave a host so long before its maintenance begins; what a ladder with `suspend` "
-        "keeps in the host's memory goes to disk then, however long that rung would last otherwise.",
+        "How long before a host's maintenance instances leave it. What a ladder with "
+        "`suspend` keeps in the host's memory then goes to disk, however long that rung "
+        "would otherwise last.",
     )
     foresee: bool = key(
-        False, "Leave a rung at once when the host is known, by time limits, to stay busy until after it."
+        False, "Leave a rung at once if time limits show that the host stays busy until after it."
     )
 
     def too_short(self, now_s: float, wanted_s: float | None, pays_s: float) -> Reason | None:

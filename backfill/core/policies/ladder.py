@@ -13,9 +13,9 @@ class RungRule:
     """One rung: it must have worked within `within_s`, and is left after `for_s` (seconds)."""
 
     rung: Rung = field(metadata=about("What is done.", but=(Rung.CANCEL,)))
-    within_s: float = key(30.0, "When it has not worked after this time, the next rung is taken.")
+    within_s: float = key(30.0, "If it has not worked after this time, the next rung is taken.")
     for_s: float | None = key(None, "null: stay until the host is free again")
-    cpu_percent: int = key(2, "what a throttled instance keeps of the time of its CPUs")
+    cpu_percent: int = key(2, "the share of its CPU time that a throttled instance keeps")
 
 
 DEFAULT_RUNGS = (

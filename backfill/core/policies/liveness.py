@@ -9,19 +9,21 @@ from backfill.core.model.keys import key
 
 @dataclass(frozen=True, slots=True)
 class Liveness:
-    """Who is set DOWN, since Slurm itself (SlurmdTimeout=0) does not do it. Times in seconds."""
+    """Which nodes are set DOWN, because Slurm itself (SlurmdTimeout=0) does not do it. Times in
+    seconds.
+    """
 
     down_after_s: float = key(
         300.0,
-        "A node that has not answered Slurm for so long is set DOWN, as Slurm would after its "
-        "SlurmdTimeout; its jobs are requeued. Nodes whose instance stands still are never meant. 0: "
-        "never.",
+        "A node that has not answered Slurm for this long is set DOWN, as Slurm would do "
+        "after its SlurmdTimeout; its jobs are requeued. Never applies to nodes whose "
+        "instance stands still. 0: never.",
         least=0,
     )
     at_most_percent: float = key(
         25.0,
-        "More nodes than this share of the cluster, silent at once, look like a broken network: then "
-        "none is set DOWN. One may always be.",
+        "If more than this share of the cluster's nodes are silent at once, that looks like "
+        "a broken network and none is set DOWN. A single node always may be.",
         most=100,
     )
 

@@ -13,22 +13,24 @@ class Notice:
 
     admin_comment: bool = key(
         True,
-        "Leave a sentence in the job's AdminComment (`scontrol show job`) when it is paused, goes on "
-        "or starts anew. What others have written there stays, and so does the owner's Comment.",
+        "Leave a sentence in the job's AdminComment (`scontrol show job`) when it is paused, "
+        "continues or starts again. What others have written there stays, and so does the "
+        "owner's Comment.",
     )
     terminal: bool = key(
         True,
-        "Where somebody's salloc or srun waits for the job, the same is printed there at that moment "
+        "If somebody's salloc or srun waits for the job, print the same there at that moment "
         "(`scontrol notify`). Batch jobs have no terminal, and their output is left alone.",
     )
     waiting_after_s: float = key(
         600.0,
-        "A low-priority job that has waited for room so long is told why, in the same place; 0: never.",
+        "A low-priority job that has waited this long for room is told why, in the same place; 0: never.",
         least=0,
     )
     waiting_per_min: int = key(
-        6, "So many of them in a minute, those that wait longest first; each is one update in slurmctld."
+        6,
+        "How many of them are told in a minute, the longest waiting first; each is one update in slurmctld.",
     )
     again_s: float = key(
-        3600.0, "A job hears of another reason only after this time, and of the same one never."
+        3600.0, "A job is told a different reason only after this time, and the same one never again."
     )

@@ -12,7 +12,7 @@ _NAMES = re.compile(r"[A-Za-z0-9_.-]+")
 
 
 class Hopeless(Option):
-    """What becomes of a job whose machines can never be, or have failed too often."""
+    """What happens to a job whose machines can never exist, or have failed too often."""
 
     HOLD = "hold", "it stays held, and its AdminComment says why; `scontrol release` tries again"
     CANCEL = "cancel", "it is cancelled, with the reason in its AdminComment"
@@ -20,30 +20,32 @@ class Hopeless(Option):
 
 @dataclass(frozen=True, slots=True)
 class OwnMachines:
-    """A job's own virtual cluster: made for it, pinned to it, and gone with it."""
+    """A job's own virtual cluster: made for it, pinned to it, and removed with it."""
 
     enabled: bool = key(
-        False, "Jobs may have machines of their own, by the word in their comment or as said below."
+        False, "Jobs may have machines of their own, by the word in their comment or as below."
     )
     partitions: tuple[str, ...] = key(
-        (), "Partitions all of whose jobs get machines of their own, of their CPUs and memory.", form="name"
+        (),
+        "Partitions whose jobs all get machines of their own, with the job's CPUs and memory.",
+        form="name",
     )
     constraint: str = key(
         "",
-        "The feature by which jobs of low partitions ask for them, such as own-vm. Slurm has to know it.",
+        "The feature by which jobs of low partitions ask for them, such as own-vm. Slurm must know it.",
         form="name",
     )
-    most: int = key(64, "So many machines may belong to jobs at the same time.")
-    most_per_user: int = key(0, "So many may belong to the jobs of one user; 0: as many as to all.")
-    respawns: int = key(2, "So often they are all made anew when one failed before its job began.", least=0)
+    most: int = key(64, "How many machines may belong to jobs at the same time.")
+    most_per_user: int = key(0, "How many may belong to the jobs of one user; 0: as many as to all.")
+    respawns: int = key(2, "How often all of them are made again if one fails before its job began.", least=0)
     passed_over_s: float = key(
-        600.0, "A job whose machines find no room is passed over by later ones for so long, then by nobody."
+        600.0, "How long later jobs may pass a job whose machines find no room; after that none may."
     )
     start_within_s: float = key(
-        300.0, "A job that was let go has to begin within this time; otherwise its machines go and it waits."
+        300.0, "A released job must begin within this time; otherwise its machines go and it waits."
     )
     hopeless: Hopeless = key(
-        Hopeless.HOLD, "What becomes of a job whose machines can never be, or have failed too often."
+        Hopeless.HOLD, "What happens to a job whose machines can never exist, or have failed too often."
     )
 
     def asks(self, job: Job, *, low: bool) -> bool:

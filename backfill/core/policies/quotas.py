@@ -12,10 +12,10 @@ from backfill.core.model.refusals import Code, Reason, because
 
 @dataclass(frozen=True, slots=True)
 class Quota:
-    """A ceiling for the jobs that match everything that is given here."""
+    """A ceiling for the jobs that match everything given here."""
 
     cpus: int = field(metadata=about("CPUs on instances, running and asked for, at the same time.", least=0))
-    account: str = key("", "Whose jobs; what is left out matches all.")
+    account: str = key("", "Jobs of this account; empty: of all.")
     user: str = key("", "Of which user.")
     qos: str = key("", "With which QOS.")
 
@@ -30,7 +30,7 @@ class Quota:
 
 @dataclass(frozen=True, slots=True)
 class Quotas:
-    """Ceilings for demand: a job beyond one waits without an instance being made for it."""
+    """Ceilings for demand: no instance is made for a job above one."""
 
     ceilings: tuple[Quota, ...] = key((), "Each ceiling holds by itself.")
 

@@ -10,11 +10,11 @@ from backfill.core.model.readiness import ADDRESS, CLOCK, FILES, KEY, MUNGE, SAL
 
 @dataclass(frozen=True, slots=True)
 class Readiness:
-    """Times in seconds. A check that has not held within its time fails the node."""
+    """Times in seconds. A check that has not passed within its time fails the node."""
 
     clock_offset_s: float = key(
         1.0,
-        "A guest's clock, and a host's, may be so far off the controller's, the error of measuring included.",
+        "How far a guest's or a host's clock may be off the controller's, including the error of measuring.",
     )
     clock_within_s: float = key(15.0, "The guest's clock is within clock_offset_s.")
     munge_within_s: float = key(
@@ -27,15 +27,15 @@ class Readiness:
     )
     address_within_s: float = key(15.0, "The address that the node was promised under.")
     salt_within_s: float = key(
-        120.0, "Everything is as Salt's states say; only asked for where `salt.gate` is on."
+        120.0, "Everything is as Salt's states say; only checked if `salt.gate` is on."
     )
     retry_s: float = key(0.5, "Between two tries.")
     break_after: int = key(
         3,
-        "After so many failures in a row on one host, or of one image on any host, nothing more is "
-        "made there for rest_s; then a single try decides.",
+        "After this many failures in a row on one host, or of one image on any host, nothing "
+        "more is made there for rest_s; then a single try decides.",
     )
-    rest_s: float = key(600.0, "How long nothing is made there then.")
+    rest_s: float = key(600.0, "How long nothing is made there after that.")
 
     def within_s(self, check: str) -> float:
         """Return how long a check may go on failing; 0 for what time cannot change."""

@@ -17,19 +17,19 @@ _UNASKED = "-auto"  # at the end of the id of a checkpoint that nobody ordered
 
 @dataclass(frozen=True, slots=True)
 class Saving:
-    """When a checkpoint of running work is due: by Young and Daly. Times in seconds."""
+    """When a checkpoint of running work is due, by Young and Daly. Times in seconds."""
 
-    automatic: bool = key(False, "Save running work without anybody's order, on hosts that keep checkpoints.")
-    at_once: int = key(1, "So many jobs are stopped for it at the same time.")
+    automatic: bool = key(False, "Save running work without an order, on hosts that keep checkpoints.")
+    at_once: int = key(1, "How many jobs are stopped for it at the same time.")
     cost_s: float = key(
-        30.0, "How long a checkpoint is taken to stop a job until its host's own rate has been learned."
+        30.0, "Assumed time that a checkpoint stops a job, until its host's own rate is known."
     )
-    expected_s: float = key(86400.0, "The time between two evictions that is assumed before any were seen.")
-    weight: float = key(1.0, "How many evictions that assumption weighs.")
+    expected_s: float = key(86400.0, "Assumed time between two evictions before any have been seen.")
+    weight: float = key(1.0, "How many evictions that assumption counts for.")
     least_s: float = key(300.0, "Never more often than this.")
     most_s: float = key(86400.0, "Never less often than this.")
     keep_s: float = key(
-        172800.0, "How long one that nobody ordered is kept at least: longer than the time to the next one."
+        172800.0, "How long an automatic checkpoint is kept at least: longer than the time to the next one."
     )
 
     def mean_to_eviction_s(self, exposed_s: float, evictions: int) -> float:

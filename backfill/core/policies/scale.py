@@ -13,11 +13,11 @@ class Scale:
     """Growing and shrinking. Times in seconds."""
 
     idle_s: float = key(300.0, "An instance without jobs is removed after this time.", least=0)
-    warm: int = key(0, "So many idle instances are kept although nobody needs them now.")
-    grow_per_min: int = key(0, "So many instances are begun in a minute at most; 0: no ramp.")
-    shrink_per_min: int = key(0, "So many idle instances are let go in a minute at most; 0: no ramp.")
+    warm: int = key(0, "How many idle instances are kept although nobody needs them now.")
+    grow_per_min: int = key(0, "How many instances may begin in a minute; 0: no limit.")
+    shrink_per_min: int = key(0, "How many idle instances may be removed in a minute; 0: no limit.")
     reclaim_within_s: float = key(
-        600.0, "When its owner wants a burst host's room back: jobs may go on for so long before a requeue."
+        600.0, "How long jobs may continue before a requeue when a burst host's owner wants its room back."
     )
     boot_within_s: float = key(
         180.0, "A guest that has not registered with Slurm after this time has failed."
@@ -25,7 +25,7 @@ class Scale:
     retry_after_s: float = key(
         30.0, "After a failed boot, wait this long; doubled with every further failure."
     )
-    give_up_after: int = key(3, "After so many failures of one node a person has to look.")
+    give_up_after: int = key(3, "After this many failures of one node a person has to look.")
 
     def backoff_s(self, failures: int) -> float:
         """Return how long to wait after the given number of failures, seconds."""

@@ -14,21 +14,19 @@ class Order(Option):
     """Ways to choose among hosts that all have room."""
 
     FIRST_FIT = "first-fit", "in the order of the policy file"
-    SPREAD = "spread", "the host with most free CPUs"
+    SPREAD = "spread", "the host with the most free CPUs"
     RANDOM = "random", "any, by `seed` alone: the same world gives the same host"
-    BEST_FIT = "best-fit", "the host with fewest free CPUs that is still enough"
-    IDLE = "idle", "the host that is least busy, as its hypervisor measures; then as spread"
+    BEST_FIT = "best-fit", "the host with the fewest free CPUs that still suffice"
+    IDLE = "idle", "the least busy host, as its hypervisor measures; then as spread"
 
 
 @dataclass(frozen=True, slots=True)
 class Spread:
     """Choice of a host."""
 
-    order: Order = key(Order.SPREAD, "How a host is chosen among those with room.")
-    seed: int = key(0, "Another seed gives another order of random choices.")
-    cpu_overcommit: float = key(
-        1.0, "So many CPUs of instances for each CPU of a host; memory is never promised twice."
-    )
+    order: Order = key(Order.SPREAD, "How a host with room is chosen.")
+    seed: int = key(0, "A different seed gives a different order of random choices.")
+    cpu_overcommit: float = key(1.0, "CPUs of instances per CPU of a host; memory is never promised twice.")
 
     def cpus(self, real: int) -> int:
         """CPUs that a host with `real` ones has to give."""

@@ -40,34 +40,34 @@ class PilotsWanted:
 
 @dataclass(frozen=True, slots=True)
 class Supply:
-    """Pilots on demand: so many wait in Slurm's queue as rooms are idle and payloads wait in the pool.
+    """Pilots on demand: as many wait in Slurm's queue as rooms are idle and payloads wait in the pool.
 
-    For sites to which no compute element sends any. The pool is that of the section `condor`. A pilot
+     For sites where no compute element sends pilots. The pool is that of the section `condor`. A pilot
     takes a whole instance.
     """
 
-    most: int = key(
-        0, "At most so many pilots wait or run at the same time; 0: none is ever sent.", most=9999
-    )
-    user: str = key("", "The ordinary user as whom they run; never root.", form="name")
+    most: int = key(0, "How many pilots may wait or run at the same time; 0: none is ever sent.", most=9999)
+    user: str = key("", "The ordinary user who runs them; never root.", form="name")
     partition: str = key("", "Their partition, one of priorities.low.", form="name")
     script: str = key(
         "", "The site's batch script that starts a pilot, on the daemon's machine.", form="path"
     )
     directory: str = key("", "Their working directory; empty: the user's home.", form="path")
     options: tuple[str, ...] = key((), "More options for sbatch, such as --account=osg.")
-    payloads: int = key(1, "So many payloads a pilot has at the same time.")
-    shortest_s: float = key(1200.0, "A room that is free for less than this gets no pilot.", least=60)
-    longest_s: float = key(86400.0, "The time limit of a pilot whose room is free for longer.", least=60)
-    per_min: int = key(10, "So many are sent within a minute at most.")
+    payloads: int = key(1, "How many payloads a pilot has at the same time.")
+    shortest_s: float = key(1200.0, "Room that is free for less than this gets no pilot.", least=60)
+    longest_s: float = key(
+        86400.0, "The longest time limit of a pilot, for room that is free for longer.", least=60
+    )
+    per_min: int = key(10, "How many may be sent within a minute.")
     keep_s: float = key(
-        120.0, "So long a pilot waits in the queue before it is withdrawn as one that nobody needs any more."
+        120.0, "How long a pilot that is no longer needed waits in the queue before it is withdrawn."
     )
-    seen_after_s: float = key(
-        60.0, "So long after its start a pilot counts as one of which the pool does not know yet."
+    seen_after_s: float = key(60.0, "How long after its start a pilot counts as not yet known to the pool.")
+    stale_after_s: float = key(180.0, "How long the pool's last answer counts.")
+    failures: int = key(
+        3, "After this many failed pilots none is sent until Slurm has forgotten one of them."
     )
-    stale_after_s: float = key(180.0, "What the pool has said counts for so long.")
-    failures: int = key(3, "After so many failed pilots none is sent until Slurm has forgotten one of them.")
 
     @property
     def on(self) -> bool:

@@ -14,22 +14,23 @@ class Way(Option):
     """What is done for a job that stands still while Slurm's clock goes on for it."""
 
     EXTEND = "extend", "the stop is added to its time limit"
-    MOVE = "move", "the same, and it goes on elsewhere as soon as another host has room"
-    REQUEUE = "requeue", "it starts anew at once, unless it was submitted as --no-requeue"
+    MOVE = "move", "the same, and it continues elsewhere as soon as another host has room"
+    REQUEUE = "requeue", "it starts again at once, unless it is a --no-requeue job"
     WAIT = "wait", "nothing: its time limit runs, and Slurm may end it"
 
 
 @dataclass(frozen=True, slots=True)
 class Unsuspendable:
-    """Jobs that Slurm will not suspend, as all components of heterogeneous jobs. In seconds."""
+    """Jobs that Slurm will not suspend, such as all components of heterogeneous jobs. In seconds."""
 
-    way: Way = key(Way.EXTEND, "What is done for them.")
+    way: Way = key(Way.EXTEND, "What is done for such jobs.")
     slice_s: float = key(
         3600.0,
-        "A time limit is raised by so much at a time, and corrected to the length of the stop at its end.",
+        "A time limit is raised by this much at a time, and corrected to the length of the stop at its end.",
     )
     ahead_s: float = key(
-        1800.0, "It is raised while so much is left at least: the daemon may be away for as long."
+        1800.0,
+        "It is raised early enough that at least this much is left: the daemon may be away for as long.",
     )
 
     @property

@@ -13,7 +13,7 @@ class Extent(Option):
     """How far a host is cleared for a job that got it."""
 
     HOST = "host", "every instance leaves"
-    NEEDED = "needed", "only as many as the job's CPUs and memory need; costs a look at Slurm"
+    NEEDED = "needed", "only as many as the job's CPUs and memory need; costs one query to Slurm"
 
 
 class Prefer(Option):
@@ -42,7 +42,7 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class Victims:
-    """Choice of victims, and protection of those who were victims before. Times in seconds."""
+    """Choice of victims, and protection of earlier victims. Times in seconds."""
 
     extent: Extent = key(Extent.HOST, "How far a host is cleared.")
     order: tuple[Prefer, ...] = key(
@@ -56,8 +56,8 @@ class Victims:
     )
     protect_after: int = key(
         3,
-        "A job pushed aside so often is spared as long as others suffice, and one that was started "
-        "anew so often is never requeued again, but waits aside however long it takes. 0: never.",
+        "A job pushed aside this often is spared as long as others suffice. A job requeued "
+        "this often is never requeued again, but waits as long as it takes. 0: never.",
         least=0,
     )
 

@@ -16,9 +16,9 @@ from backfill.core.policies.ladder import Ladder, RungRule
 class ReadyMade(Option):
     """Workloads that are known: what a policy file's entry takes over unless it says otherwise."""
 
-    DEFAULT = "default", "answers to nobody outside Slurm, and stands still for as long as its ladder says"
-    CONDOR = "condor", "a pilot of a pool of the site's own, set up as docs/workloads.md says: 300 s"
-    OSPOOL = "ospool", "a pilot of the OSPool, or of any pool whose settings are not known: 60 s"
+    DEFAULT = "default", "answers to nothing outside Slurm, and stands still for as long as its ladder says"
+    CONDOR = "condor", "a pilot of the site's own pool, set up as docs/workloads.md says: 300 s"
+    OSPOOL = "ospool", "a pilot of the OSPool, or of any pool with unknown settings: 60 s"
     GLIDEIN = "glidein", "a pilot of glideinWMS: 60 s"
     MPI = "mpi", "a job whose processes on several nodes talk to each other over TCP: 600 s"
 
@@ -28,7 +28,7 @@ class WarnBy(Option):
 
     NOTHING = "nothing", "it is not told"
     SIGNAL = "signal", "Slurm sends `signal` to its processes"
-    FEATURES = "features", "its Machine/Job Features name the time of the shutdown"
+    FEATURES = "features", "its Machine/Job Features give the time of the shutdown"
     COMMAND = "command", "`command` is run in the guest, as the job's user"
 
 
@@ -46,8 +46,8 @@ class JobSignal(Option):
 class AtEnd(Option):
     """What becomes of a job in Slurm whose patience is over."""
 
-    REQUEUE = "requeue", "it starts anew; one that was submitted as --no-requeue ends"
-    CANCEL = "cancel", "it ends: whoever has sent it sends another"
+    REQUEUE = "requeue", "it starts again; a --no-requeue job ends"
+    CANCEL = "cancel", "it ends, and its sender sends another"
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,37 +94,36 @@ READY_MADE: dict[ReadyMade, Terms] = {
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """Jobs that have all that is named here in common; of several entries the first one counts.
-
-    What is `null`, and a ladder that is empty, is as the ready-made workload `like` has it.
+    """Jobs that meet all conditions named here; the first matching entry counts. A `null` value or an
+    empty ladder comes from the ready-made workload `like`.
     """
 
-    name: str = field(metadata=about("How it is called in messages.", form="name"))
-    like: ReadyMade = key(ReadyMade.DEFAULT, "The ready-made workload that it is like.")
+    name: str = field(metadata=about("Its name in messages.", form="name"))
+    like: ReadyMade = key(ReadyMade.DEFAULT, "The ready-made workload that supplies the defaults.")
     partitions: tuple[str, ...] = key((), "Jobs in one of these partitions; empty: in any.", form="name")
     qos: tuple[str, ...] = key((), "Jobs with one of these QOS; empty: with any.")
     users: tuple[str, ...] = key((), "Jobs of one of these users; empty: of anybody.")
     accounts: tuple[str, ...] = key((), "Jobs of one of these accounts; empty: of any.")
-    job_name: str = key("", "Jobs whose name is like this, with * and ?; empty: with any name.")
-    comment: str = key("", "Jobs whose comment is like this, with * and ?; empty: with any or none.")
-    min_nodes: int = key(1, "Jobs on so many nodes at least.")
+    job_name: str = key("", "Jobs whose name matches this pattern, with * and ?; empty: any name.")
+    comment: str = key("", "Jobs whose comment matches this pattern, with * and ?; empty: any or none.")
+    min_nodes: int = key(1, "Jobs on at least this many nodes.")
     stand_still_s: float | None = key(
-        None, "So long a job may stand still in all: time at work pays it back, second for second."
+        None, "How long a job may stand still in total; time at work pays it back, second for second."
     )
-    warn: WarnBy | None = key(None, "How a job is told that it has to go, where there is time for that.")
+    warn: WarnBy | None = key(None, "How a job is told that it has to go, if there is time for that.")
     signal: JobSignal = key(JobSignal.TERM, "With `warn: signal`: which one.")
     command: tuple[str, ...] = key((), "With `warn: command`: the program in the guest, word by word.")
-    drain_s: float | None = key(None, "So long it has after that until it is ended.", least=0)
+    drain_s: float | None = key(None, "How long it has after that until it is ended.", least=0)
     drain_percent: int = key(
         20,
-        "What it keeps of its CPUs' time meanwhile, so that the job that has its host can begin.",
+        "Share of its CPU time that it keeps meanwhile, so that the job that has its host can begin.",
         least=1,
         most=100,
     )
-    at_end: AtEnd | None = key(None, "What becomes of it in Slurm when its patience is over.")
-    ladder: tuple[RungRule, ...] = key((), "A ladder of its own.")
+    at_end: AtEnd | None = key(None, "What happens to it in Slurm when its patience is over.")
+    ladder: tuple[RungRule, ...] = key((), "Its own ladder.")
     skew_s: float | None = key(
-        None, "For a checkpoint its nodes must all stand still within so many seconds of the order."
+        None, "For a checkpoint, all its nodes must stand still within this time of the order."
     )
 
     def has(self, job: Job) -> bool:
@@ -175,7 +174,9 @@ def _terms(one: Workload) -> Terms:
 
 @dataclass(frozen=True, slots=True)
 class Workloads:
-    """Jobs that wait for no host for ever. Any other job stands still for as long as the ladder says."""
+    """Jobs that may not wait for a host for ever. Any other job stands still for as long as the ladder
+    says.
+    """
 
     entries: tuple[Workload, ...] = key((), "One entry for each workload; the first that has a job counts.")
 
