@@ -156,7 +156,7 @@ class HangingJournal(MemoryJournal):
     def answer(self, *, stored: bool) -> None:
         """The disk answers: what waited for it was stored, or refused."""
         self.hangs, late, self._late = False, self._late, []
-        if stored:
+        if stored and not self.full:
             super().append(late)
             self._stored = late
 

@@ -34,7 +34,7 @@ _A_CALL_S = 1.0
 class Deed:
     """The call of a port that is under way, and the knowledge behind it.
 
-    `decided_s`: when it was first begun. `order`: an admin's order that gives up what is there.
+    `decided_s`: when it was begun. `order`: an admin's order that gives up what is there.
     `pressed`: why the instance has to leave its host, other than for what Slurm does there.
     """
 

@@ -7,29 +7,19 @@ from backfill.core.policy import PolicySet
 from backfill.core.world import World
 from backfill.drivers.simulated.losses import Deed
 
-# A call that fails is tried again at most so much later; after that it is a decision of its own.
-_SAME_S = 120.0
 _OF_LITTLE_WEIGHT = Deed("the daemon")
 _ENDING = (act.DeleteInstance, act.RequeueJob, act.CancelJob, act.DownNode)
 
 
-class Deeds:
-    """Remembers when the daemon first began what it tries again; outlives its restarts."""
+def deed_of(action: act.DriverAction, world: World, policies: PolicySet, now_s: float) -> Deed:
+    """Return what this call, which begins now, rests on; `now_s` is the true time.
 
-    def __init__(self) -> None:
-        # By key: when it was begun first and last, by the true time, and why it had to leave then.
-        self._begun: dict[str, tuple[float, float, str | None]] = {}
-
-    def of(self, action: act.DriverAction, world: World, policies: PolicySet, now_s: float) -> Deed:
-        """Return what this call, which begins now, rests on; `now_s` is the true time."""
-        if not isinstance(action, _ENDING):
-            return Deed("the daemon", action.reason) if action.reason else _OF_LITTLE_WEIGHT
-        key = action.key
-        first_s, last_s, pressed = self._begun.get(key, (now_s, 0.0, None))
-        if now_s - last_s > _SAME_S:
-            first_s, pressed = now_s, _pressed(world, policies, action.subject)
-        self._begun[key] = (first_s, now_s, pressed)
-        return Deed("the daemon", action.reason, first_s, policies, _order(world, action.subject), pressed)
+    One that is tried again is decided again: what it rested on the first time may be over.
+    """
+    if not isinstance(action, _ENDING):
+        return Deed("the daemon", action.reason) if action.reason else _OF_LITTLE_WEIGHT
+    order, pressed = _order(world, action.subject), _pressed(world, policies, action.subject)
+    return Deed("the daemon", action.reason, now_s, policies, order, pressed)
 
 
 def _order(world: World, name: str) -> str | None:

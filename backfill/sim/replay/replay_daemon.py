@@ -18,7 +18,7 @@ from backfill.engine.messages import HostPicture, NodesPicture
 from backfill.engine.watch import Watch
 from backfill.engine.workers import attempt
 from backfill.sim.replay.costs import ReplayCosts, Transfers, call_of
-from backfill.sim.replay.deeds import Deeds
+from backfill.sim.replay.deeds import deed_of
 from backfill.sim.replay.quiescence import Quiescence
 from backfill.sim.replay.replay_cycle import ReplayCycle
 from backfill.sim.replay.trace_cluster import TraceCluster
@@ -54,7 +54,6 @@ class ReplayDaemon:
         self._driver = CycleDriver(self.cycle, Watch(0.03))
         self._provider = sim.provider
         self._outside = Outside(sim.slurm, dict.fromkeys(sim.provider.hosts, sim.provider), sim.clock)
-        self._deeds = Deeds()
         self._timer: SimEvent | None = None
         self._start_s = self._sight_s = sim.now_s
         self._sight_every_s = min(_SIGHT_S, policies.limits.stale_after_s / 2)
@@ -201,7 +200,7 @@ class ReplayDaemon:
         now_s = self.sim.now_s
         self._tick()
         for action in batch:
-            deed = self._deeds.of(action, self.world, self.policies, now_s)
+            deed = deed_of(action, self.world, self.policies, now_s)
             with self.sim.doing(deed):
                 result = attempt(self._outside, action, self.sim.clock.now)
             if self._driver.take_result(result, now_s):

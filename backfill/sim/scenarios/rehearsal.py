@@ -26,7 +26,7 @@ from backfill.engine.workers import attempt
 from backfill.ports.errors import DriverError
 from backfill.ports.storage import Journal
 from backfill.sim.replay.costs import call_of
-from backfill.sim.replay.deeds import Deeds
+from backfill.sim.replay.deeds import deed_of
 
 _LONGEST_WAIT_S = 3600.0
 
@@ -56,7 +56,6 @@ class Rehearsal:
         self.on_step: Callable[[str], bool] | None = None
         self.alive = False
         self._life = 0
-        self._deeds = Deeds()
         self._timer: SimEvent | None = None
         self._lanes: dict[frozenset[str], float] = {}  # when the last move between them is over
         if hooks:
@@ -181,7 +180,7 @@ class Rehearsal:
         cost_s = self.costs.of(call_of(action, self.world), memory_mb)
         if isinstance(action, act.MigrateInstance):
             cost_s += self._turn_s(frozenset({action.host, action.target}), cost_s)
-        deed = self._deeds.of(action, self.world, self.policies, self.sim.now_s)
+        deed = deed_of(action, self.world, self.policies, self.sim.now_s)
         self.sim.at(self.sim.now_s + cost_s, lambda: self._perform(action, deed, life, cost_s))
         self._step(f"intent {action.key}")
 
