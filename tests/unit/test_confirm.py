@@ -77,10 +77,10 @@ def site(
     return Site({j.id: j for j in jobs}, place, heard)
 
 
-def why(found: Site, cause: Cause | None, held: tuple[HeldJob, ...] = HELD) -> str:
+def why(found: Site, cause: Cause | None, held: tuple[HeldJob, ...] = HELD, taken: str = "") -> str:
     """Why the instance is spared; empty: it is not."""
     action = act.DeleteInstance(
-        subject="vn1", generation=1, reason="a test", host="bm1", cause=cause, held=held
+        subject="vn1", generation=1, reason="a test", host="bm1", cause=cause, held=held, taken=taken
     )
     told = spared(found.outside, action)
     assert all(isinstance(change, ch.Unconfirmed) for change in told)
@@ -124,6 +124,17 @@ def test_what_people_or_the_ladder_order_spares_jobs_that_may_not_start_anew(
     """One of several is enough."""
     found = site(job("7"), replace(job("8"), requeue=requeue), state=InstanceState.RUNNING)
     assert bool(why(found, cause)) == (not requeue)
+
+
+@pytest.mark.parametrize("cause", [Cause.LADDER, Cause.UNSTOPPED])
+@pytest.mark.parametrize("state", [JobState.RUNNING, JobState.COMPLETED])
+def test_a_host_that_nobody_has_any_more_is_no_reason(cause: Cause, state: JobState) -> None:
+    """Slurm says who has the host's own node at this moment; for other reasons it is not asked."""
+    other = replace(job("9", state), nodes=("bm1",))
+    found = site(job("7"), job("8"), other, state=InstanceState.RUNNING)
+    free = state is JobState.COMPLETED
+    assert why(found, cause, taken="bm1") == ("bm1 is free again" if free else "")
+    assert why(found, cause) == ""
 
 
 @pytest.mark.parametrize("state", [InstanceState.PAUSED, InstanceState.SUSPENDED])

@@ -277,13 +277,14 @@ class DeleteInstance(HostHead):
     """End the instance and remove what it kept; `last_words`: save its console's end first.
 
     `cause`: why the work in it, `held`, may be destroyed, which is asked again directly before.
-    None: there is none, which is asked as well.
+    None: there is none, which is asked as well. `taken`: the node whose jobs alone push it aside.
     """
 
     last_words: bool = False
     off: bool = False  # its host is off for good, so that there is nothing to end there
     cause: Cause | None = None
     held: tuple[HeldJob, ...] = ()
+    taken: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -223,6 +223,9 @@ class Code(Enum):
     NO_REQUEUE_JOB = "no_requeue_job"
     HEARD_AGAIN = "heard_again"
     NO_OTHER_RUN = "no_other_run"
+    HOST_FREE_AGAIN = "host_free_again"
+    HOST_NOT_OFF = "host_not_off"
+    ROOM_NOT_WANTED = "room_not_wanted"
     RUN_NOT_SHOWN = "run_not_shown"
     # Readings.
     FEW_JOBS = "few_jobs"

@@ -32,11 +32,11 @@ from backfill.core.reconcile.pressure import (
     holds,
     next_rung,
     of_workload,
-    only_claimed,
     past_the_last,
     unsafe,
     why_taken,
 )
+from backfill.core.reconcile.reasons import not_lost_yet
 
 _PUT_OFF = "still paused, because its node did not come back well; it is tried again by itself"
 
@@ -210,7 +210,7 @@ def _ends_still(builder: PlanBuilder, node: ManagedNode) -> bool:
 
 def _given_up(builder: PlanBuilder, node: ManagedNode, cause: Cause, why: str) -> bool:
     """Return True if its work is lost for its host now, as the ladder says."""
-    unsure = only_claimed(builder, node)
+    unsure = not_lost_yet(builder, node) if work_on(builder, node) else None
     if unsure:
         builder.refuse(node.name, Goal.REMOVAL, unsure.after(why))
         return False
@@ -460,7 +460,7 @@ def _drains(builder: PlanBuilder, node: ManagedNode, instance: Instance, why: st
         return builder.now_s < over_s
     if builder.taken(node.host) and not instance.throttled:
         return _held_back(builder, node, workload)
-    unsure = only_claimed(builder, node)
+    unsure = not_lost_yet(builder, node)
     if unsure:
         builder.refuse(node.name, Goal.REMOVAL, unsure.after(why))
     elif _closed_to_jobs(builder, node) and permit(builder, node, Cause.LADDER, why):

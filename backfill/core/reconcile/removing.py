@@ -16,6 +16,7 @@ from backfill.core.model.actions import (
 from backfill.core.model.cluster import OUR_REASON, Job, NodeBase
 from backfill.core.model.lifecycle import Cause, ManagedNode, Phase, Retry
 from backfill.core.model.refusals import Code, Goal, Reason, Words, because
+from backfill.core.model.sentences import sentence
 from backfill.core.queue import Topic
 from backfill.core.reconcile.builder import PlanBuilder, Progress, tell
 from backfill.core.reconcile.condemn import (
@@ -30,6 +31,8 @@ from backfill.core.reconcile.condemn import (
 )
 from backfill.core.reconcile.held_jobs import give_back
 from backfill.core.reconcile.pressure import begin_eviction, first_rung, must_leave, stop_where_wanted
+from backfill.core.reconcile.reasons import reason_over, taken_by_jobs
+from backfill.core.reconcile.reclaim import wanted_back
 
 
 def step_draining(builder: PlanBuilder, node: ManagedNode) -> None:
@@ -65,8 +68,11 @@ def step_draining(builder: PlanBuilder, node: ManagedNode) -> None:
 
 def _with_jobs(builder: PlanBuilder, node: ManagedNode) -> None:
     """It stays, unless its room is wanted back: then its jobs may end in time, or start anew."""
-    if not node.doomed:
+    back = node.doomed and wanted_back(builder, node)
+    if not back:
         reason = "a job came just before the drain"
+        if node.doomed:
+            reason = sentence(because(Code.ROOM_NOT_WANTED, host=node.host))
         builder.do(UndrainNode(subject=node.name, generation=node.generation, reason=reason, host=node.host))
         builder.become(node, Phase.READY, reason, stop=None, idle_since_s=None)
         return
@@ -85,6 +91,10 @@ def step_removing(builder: PlanBuilder, node: ManagedNode) -> None:
     """Destroy the instance first, so that no copy can run on; then clear Slurm of the node."""
     if node.unconfirmed is not None:
         _spared(builder, node, node.unconfirmed)
+        return
+    over = reason_over(builder, node)
+    if over is not None:
+        _spared(builder, node, sentence(over))
         return
     give_back(builder, node)
     if forget_lost(builder, node) or _instance_left(builder, node) or builder.blind:
@@ -135,17 +145,18 @@ def _instance_left(builder: PlanBuilder, node: ManagedNode) -> bool:
         last_words = node.fail and node.proof.proven_s is None
         cause = None if node.condemned is None else node.condemned.cause
         held = () if cause is None else work_on(builder, node)
-        progress = builder.do(
-            DeleteInstance(
-                subject=node.name,
-                generation=node.generation,
-                reason=node.reason,
-                host=place.host,
-                last_words=last_words,
-                cause=cause,
-                held=held,
-            )
+        taken = taken_by_jobs(builder, node) if held else ""
+        delete = DeleteInstance(
+            subject=node.name,
+            generation=node.generation,
+            reason=node.reason,
+            host=place.host,
+            last_words=last_words,
+            cause=cause,
+            held=held,
+            taken=taken,
         )
+        progress = builder.do(delete)
         if progress not in (Progress.BEGUN, Progress.RUNNING):
             stop_where_wanted(builder, place)  # it is not gone in time: it makes room all the same
     if places:

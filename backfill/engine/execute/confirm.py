@@ -79,14 +79,18 @@ def _intact(host: str, there: Instance) -> Reason | None:
 
 def _work(outside: Outside, action: act.DeleteInstance) -> Reason | None:
     """Return what Slurm says of its jobs now, if that speaks for them."""
-    seen = observe_nodes(outside, [action.subject])
+    seen = observe_nodes(outside, [action.subject, *filter(None, (action.taken,))])
     here = [j for j in seen.jobs.values() if j.active and action.subject in j.nodes]
     match action.cause:
         case None:
             return because(Code.JOB_ON_IT, job=here[0].id) if here else None
         case Cause.LADDER | Cause.UNSTOPPED | Cause.RECLAIMED:
             fixed = [j.id for j in here if not j.requeue]
-            return because(Code.NO_REQUEUE_JOB, job=fixed[0]) if fixed else None
+            if fixed:
+                return because(Code.NO_REQUEUE_JOB, job=fixed[0])
+            holders = [j for j in seen.jobs.values() if j.holds_nodes and action.taken in j.nodes]
+            free = bool(action.taken) and not holders and bool(here)
+            return because(Code.HOST_FREE_AGAIN, host=action.host) if free else None
         case Cause.SILENT:
             node = seen.nodes.get(action.subject)
             return because(Code.HEARD_AGAIN) if node is not None and node.responding else None

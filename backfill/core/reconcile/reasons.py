@@ -1,0 +1,67 @@
+"""Does the reason for which work is given up, or was, still hold? If it does not, the work goes on."""
+
+from __future__ import annotations
+
+from backfill.core.model.fence import judge
+from backfill.core.model.fleet import InstanceState
+from backfill.core.model.lifecycle import Cause, ManagedNode
+from backfill.core.model.refusals import Code, Reason, because
+from backfill.core.reconcile.builder import PlanBuilder
+from backfill.core.reconcile.condemn import work_on
+from backfill.core.reconcile.job_machines import kept_off
+from backfill.core.reconcile.pressure import only_claimed
+from backfill.core.reconcile.reclaim import wanted_back
+
+
+def _has_to_leave(builder: PlanBuilder, node: ManagedNode) -> bool:
+    """Return True if its own host is wanted now, or it is not to be at work there."""
+    free = builder.host_is_free(node.host) and node.name not in builder.world.closed
+    return not free or builder.budget_full() is not None
+
+
+def not_lost_yet(builder: PlanBuilder, node: ManagedNode) -> Reason | None:
+    """Return why the work on it need not be lost for its host, if it need not.
+
+    A machine that stands still only because a fellow does loses nothing by that: whose host is
+    wanted decides for the job of both.
+    """
+    if not _has_to_leave(builder, node):
+        return kept_off(builder, node) or because(Code.HOST_FREE_AGAIN, host=node.host)
+    return only_claimed(builder, node)
+
+
+def taken_by_jobs(builder: PlanBuilder, node: ManagedNode) -> str:
+    """Return the name of its host's own node, if jobs that Slurm shows there are all that push it aside."""
+    world, host = builder.world, node.host
+    own = world.hosts[host].node
+    by_hand = host in world.closed or node.name in world.closed
+    if own is None or by_hand or builder.left(host) or builder.budget_full() is not None:
+        return ""
+    return own if world.jobs_on(own) else ""
+
+
+# What is in such an instance can go on.
+_INTACT = (InstanceState.RUNNING, InstanceState.PAUSED, InstanceState.SUSPENDED)
+
+
+def reason_over(builder: PlanBuilder, node: ManagedNode) -> Reason | None:
+    """Return that why its work was given up holds no more, while all of that is still there.
+
+    Much may lie between that decision and the call: a full disk, a host that cannot be reached.
+    """
+    if node.condemned is None or builder.blind or builder.busy_with(node):
+        return None
+    instance = builder.instance(node)
+    intact = instance is not None and instance.state in _INTACT and not instance.restarted
+    jobs = work_on(builder, node)
+    if not intact or not jobs or judge(node.name, jobs, builder.world.jobs).lost:
+        return None
+    match node.condemned.cause:
+        case Cause.LADDER | Cause.UNSTOPPED:
+            return not_lost_yet(builder, node)
+        case Cause.RECLAIMED if not wanted_back(builder, node):
+            return because(Code.ROOM_NOT_WANTED, host=node.host)
+        case Cause.HOST_OFF if node.host not in builder.world.off:
+            return because(Code.HOST_NOT_OFF, host=node.host)
+        case _:
+            return None
