@@ -154,18 +154,24 @@ def unplaced(builder: PlanBuilder) -> Reason | None:
     """Return that instances may be somewhere of which we see the nodes only, if that is so.
 
     A daemon that has just begun, with an empty journal, may be told of no instance by a hypervisor
-    that is just starting itself: what room its host has is not known then.
+    that is just starting itself; and one reading may lack what no record has: what room its host has
+    is not known then.
     """
-    world, limits = builder.world, builder.policies.limits
-    sure_s = world.sighted_since_s + limits.sure_after_s
-    if builder.now_s >= sure_s:
-        return None
-    found = names_of(world, builder.policies).strays(world)
-    nodes = tuple(name for name in sorted(found) if left_over(builder, world.nodes[name]))
+    world, needed_s = builder.world, builder.policies.limits.sure_after_s
+    found = [name for name in names_of(world, builder.policies).strays(world) if name in world.nodes]
+    sure = {n: _unseen_since_s(builder, n) + needed_s for n in found if left_over(builder, world.nodes[n])}
+    nodes = tuple(sorted(name for name, sure_s in sure.items() if builder.now_s < sure_s))
     if not nodes:
         return None
-    builder.wake_at(sure_s)
-    return because(Code.UNPLACED, nodes=nodes, needed_s=limits.sure_after_s)
+    builder.wake_at(max(sure[name] for name in nodes))
+    return because(Code.UNPLACED, nodes=nodes, needed_s=needed_s)
+
+
+def _unseen_since_s(builder: PlanBuilder, name: str) -> float:
+    """Return since when no host shows it, or since when we have been able to see that."""
+    world = builder.world
+    gone = (world.seen_s("instance", f"{host}/{name}") for host in builder.policies.hosts)
+    return max([world.sighted_since_s, *gone])
 
 
 def left_over(builder: PlanBuilder, seen: Node) -> bool:
