@@ -82,6 +82,17 @@ FOUND_LATER: tuple[tuple[int, int], ...] = (
     (20261128, 2284),
     # A job's own machine was destroyed because a hook spoke for the host of its fellow.
     (20261128, 2758),
+    # One reading lacked instances that no record had, and others were made in their place.
+    (20261127, 67),
+    (20261128, 933),
+    # Slurm forgot a job of a node that was being drained: an admin's suspend of it was taken for ours.
+    (20261129, 71),
+    # An old journal had a node stand still that had come back since, and been suspended by an admin.
+    (20261129, 292),
+    # A job that Slurm forgot for a moment was dropped from the books while it stood still.
+    (20261129, 554),
+    # The audit took a call for one of an earlier life of the node.
+    (20261129, 260),
 )
 
 

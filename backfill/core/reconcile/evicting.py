@@ -310,7 +310,9 @@ def _suspend_in_slurm(builder: PlanBuilder, node: ManagedNode, seen: Node) -> No
     if not jobs:
         _without_jobs(builder, node)
         return
-    kept = {j.id for j in jobs}.union(h.id for h in judge(node.name, held, builder.world.jobs).lost)
+    # One that Slurm does not show at this moment is not known to have ended: it stays on the books.
+    unseen = {h.id for h in held if h.id not in builder.world.jobs}
+    kept = unseen.union((j.id for j in jobs), (h.id for h in judge(node.name, held, builder.world.jobs).lost))
     put_off = node.retry.not_before_s is not None and builder.now_s < node.retry.not_before_s
     tell(builder, node, (h.id for h in held if h.ours), _PUT_OFF if put_off else PAUSED)
     tell_stopped(builder, node, held)

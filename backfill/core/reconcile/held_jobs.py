@@ -276,6 +276,19 @@ def _stopped_by_us(seen: Node | None, job: Job) -> bool:
     return ours or job.state is not JobState.SUSPENDED
 
 
+def still_ours(builder: PlanBuilder, node: ManagedNode) -> tuple[HeldJob, ...]:
+    """Return what it holds, where it runs although our books say that it stands still.
+
+    An old journal may have missed its return: whoever is suspended on a node that is open was so by
+    others since, as we open it last.
+    """
+    seen, jobs = builder.world.nodes.get(node.name), builder.world.jobs
+    return tuple(
+        replace(held, ours=held.ours and ((job := jobs.get(held.id)) is None or _stopped_by_us(seen, job)))
+        for held in node.held
+    )
+
+
 _RETURN = tuple(f"{kind.__name__}:" for kind in (KickJob, ResumeJob, UndrainNode))
 
 

@@ -33,6 +33,7 @@ from backfill.core.reconcile.held_jobs import (
     await_patience,
     being_requeued,
     keep_alive,
+    still_ours,
     suspend_jobs,
     taken_over,
     way,
@@ -161,7 +162,8 @@ def _not_stopped(builder: PlanBuilder, node: ManagedNode, instance: Instance | N
     if lost(builder, node, instance) or instance is None:
         return
     if instance.state is InstanceState.RUNNING:
-        builder.become(node, Phase.RETURNING, "its instance was found running", proof=unwoken(node))
+        held, reason = still_ours(builder, node), "its instance was found running"
+        builder.become(node, Phase.RETURNING, reason, held=held, proof=unwoken(node))
 
 
 def _pardoned(builder: PlanBuilder, node: ManagedNode, verdict: Verdict) -> bool:

@@ -74,7 +74,9 @@ def _with_jobs(builder: PlanBuilder, node: ManagedNode) -> None:
         if node.doomed:
             reason = sentence(because(Code.ROOM_NOT_WANTED, host=node.host))
         builder.do(UndrainNode(subject=node.name, generation=node.generation, reason=reason, host=node.host))
-        builder.become(node, Phase.READY, reason, stop=None, idle_since_s=None)
+        # Until its drain is lifted it is known whose that is.
+        stop = replace(node.stopping, doomed=False)
+        builder.become(node, Phase.READY, reason, stop=stop, idle_since_s=None)
         return
     limit_s = builder.since(node) + builder.policies.scale.reclaim_within_s
     builder.wake_at(limit_s)
