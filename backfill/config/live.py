@@ -105,7 +105,7 @@ def _devices(config: Config, settings: SlurmSettings, hosts: Mapping[str, Host])
             yield (
                 f"{_at(config, 'ladder')}: jobs with devices skip {' and '.join(in_vain)} after "
                 f"pause, since a guest that stands still cannot let go of them; put "
-                f"{in_vain[0]} first where they must not start anew"
+                f"{in_vain[0]} first where they must not start over"
             )
 
 

@@ -136,4 +136,4 @@ def _unsure(
     needed_s = limits.sure_after_s if parts[0].job in jobs else limits.missing_s
     if known.times >= _READINGS and now_s >= known.since_s + needed_s:
         return None
-    return f"this is believed when {_READINGS} readings of Slurm say the same, for {needed_s:.0f} s"
+    return f"believed once {_READINGS} readings of Slurm say the same for {needed_s:.0f} s"

@@ -61,7 +61,7 @@ def _can_ever_fit(world: World, policies: PolicySet, size: int) -> None:
         (places, "all hosts together have room for {}"),
     ):
         if size > most:
-            raise CommandError(f"{size} instances can never be there: {what.format(most)}")
+            raise CommandError(f"{size} instances can never be had: {what.format(most)}")
 
 
 def _image_allows(policies: PolicySet, image: str, size: int) -> None:
@@ -77,7 +77,7 @@ def _image_allows(policies: PolicySet, image: str, size: int) -> None:
         ),
     ):
         if size > most:
-            raise CommandError(f"{size} instances can never be there: {what.format(most)}")
+            raise CommandError(f"{size} instances can never be had: {what.format(most)}")
 
 
 def _number(identity: str) -> int:

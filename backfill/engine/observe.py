@@ -29,7 +29,7 @@ def cluster_changes(world: World, seen: ClusterObservation) -> list[ch.Change]:
     """All of Slurm was read: what is new, different or gone."""
     at_s = seen.seen_s
     if not seen.nodes and any(world.host_of_node(name) for name in world.nodes):
-        problem = "it shows no node at all, not even the hosts': this is not believed"
+        problem = "it shows no node at all, not even the hosts': not believed"
         return [ch.SourceFailed("slurm", world.now_s, problem)]
     odd = _odd_cluster(world, seen)
     if odd:

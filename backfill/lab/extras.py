@@ -24,7 +24,7 @@ from backfill.lab.spec import (
     host_address,
 )
 
-# What survives a pause of hours and a server that starts anew: see docs/readiness.md.
+# What survives a pause of hours and a server that restarts: see docs/readiness.md.
 MOUNT_OPTIONS = "vers=4.1,proto=tcp,hard,timeo=50,retrans=3,noatime,nofail"
 # The same as in salt_states/controller/files.sls, where the reasons are.
 NFS_OPTIONS = "Only_Numeric_Owners = true; Lease_Lifetime = 60; Grace_Period = 10; Minor_Versions = 1;"

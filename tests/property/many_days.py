@@ -155,7 +155,7 @@ def _impatient(rng: random.Random, day: Drawn) -> Drawn:
     if rng.random() < 0.3 and rules.ladder.ends:  # two jobs in one instance, with the same patience or not
         shape = replace(rules.instances, flavour=replace(rules.instances.flavour, cpus=2))
         rules = replace(rules, instances=shape)
-        # One that is not to start anew beside a stale copy, or may not, waits for a person.
+        # One that is not to start over beside a stale copy, or may not, waits for a person.
         low = tuple(replace(job, requeue=True) for job in low)
     return replace(day, rules=rules, low=low, high_limit=rng.choice((0.0, 1.5, 4.0)))
 
@@ -282,7 +282,7 @@ def _live_cycles(cycles: int) -> tuple[Lived, float]:
 
 
 def live_cycles(cycles: int, processes: int) -> Sum:
-    """Live so many cycles of run, push aside and start anew, while former runs report late."""
+    """Live so many cycles of run, push aside and start over, while former runs report late."""
     total = Sum()
     parts = [_PART] * (cycles // _PART) + ([cycles % _PART] if cycles % _PART else [])
     with multiprocessing.Pool(processes, _quiet, (False,)) as pool:

@@ -1,4 +1,4 @@
-"""Jobs that are pushed aside and start anew, again and again, while their former runs report late.
+"""Jobs that are pushed aside and start over, again and again, while their former runs report late.
 
 `make days CYCLES=10000` lives so many cycles beside its days.
 """
@@ -113,7 +113,7 @@ class Cycles:
         return all(j.state is JobState.RUNNING and "CONFIGURING" not in j.flags for j in seen)
 
     def wave(self) -> None:
-        """Every low job is requeued and starts anew; then what was said before is said again."""
+        """Every low job is requeued and starts over; then what was said before is said again."""
         before = {low: self.sim.job(low) for low in self.lows}
         late, self._heard = self._heard, []
         highs = [self.sim.submit("batch", 3.0, cpus=EACH, required_nodes=(host,)) for host in self.hosts]

@@ -60,7 +60,7 @@ FOUND: tuple[tuple[int, int], ...] = (
     (6, 86),
     # Whether a job went on in a guest that answered nobody could not be known: its patience ran on.
     (8, 261),
-    # A stop that was to end a job that may not start anew climbed its ladder again and again.
+    # A stop that was to end a job that may not start over climbed its ladder again and again.
     (5, 41),
     # A pause that worked as its rung was given up: what stood still by it was destroyed all the same.
     (20261126, 254),

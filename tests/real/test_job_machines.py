@@ -101,8 +101,8 @@ def test_a_job_over_two_nodes_gets_both_and_a_cancelled_one_keeps_none(rig: Daem
 def test_what_can_never_be_stays_held_and_says_why(rig: DaemonRig) -> None:
     """Its owner cannot release it, and reads the reason."""
     job = rig.low("--comment=backfill-vm:cpus=64", start=False)
-    rig.until(lambda: "can never be there" in rig.ctl("scontrol", "show", "job", job), what="the reason")
+    rig.until(lambda: "can never be had" in rig.ctl("scontrol", "show", "job", job), what="the reason")
     rig.user("scontrol", "release", job, check=False)
     assert rig.show(job)["Reason"] == "JobHeldAdmin"
-    assert "can never be there" in rig.backfill("explain", job)
+    assert "can never be had" in rig.backfill("explain", job)
     rig.cancel(job)

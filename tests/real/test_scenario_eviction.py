@@ -140,7 +140,7 @@ def test_running_instance_moves_out_of_the_way(rig: DaemonRig) -> None:
 
 
 def test_the_ladder_ends_in_the_queue(rig: DaemonRig) -> None:
-    """After the last rung's time the job starts anew on the other host; the old copy is silent."""
+    """After the last rung's time the job starts over on the other host; the old copy is silent."""
     short = {**PAUSE, "for_s": 1}
     rig.restart(ladder=[short, REQUEUE], limits={"max_instances": 2})
     low = rig.low()

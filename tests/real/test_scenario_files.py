@@ -105,7 +105,7 @@ class Writer:
 
 
 def test_no_line_is_lost_through_pause_and_a_restarted_file_server(rig: DaemonRig) -> None:
-    """A job that appends to the file server stands still while that starts anew, and goes on."""
+    """A job that appends to the file server stands still while that starts over, and goes on."""
     writer = Writer(rig)
     name, host = rig.where(writer.job)
     high = rig.high(host, start=False)

@@ -186,7 +186,7 @@ def test_06_no_graceful_end_for_jobs_on_a_node_that_goes() -> None:
     assert sim.job(short).restarts == 0
     assert running(sim, long)
     run.until(lambda: sim.job(long).restarts == 1, 120)
-    assert "starts anew" in sim.slurm.admin_comment(long)
+    assert "starts over" in sim.slurm.admin_comment(long)
     assert "is wanted back" in sim.slurm.admin_comment(long)
     assert sim.audit() == []
 
@@ -322,7 +322,7 @@ def test_13_reason_or_author_of_a_preemption_is_lost() -> None:
     run.run(2.0)
     assert why in run.world.managed[name].reason
     run.until(lambda: ended(sim, low, high), 500)
-    # One that has to start anew keeps who took its host as well.
+    # One that has to start over keeps who took its host as well.
     run.policies = run.cycle.policies = replace(run.policies, ladder=KILL)
     low = sim.submit("htc", 100.0)
     run.until(lambda: running(sim, low), 60)

@@ -120,7 +120,7 @@ def test_devices_of_a_host_that_are_for_one_job_are_waited_for_in_the_queue() ->
         assert len(going) <= 1
         assert all(plugged(sim, job) for job in going)
         said.update(why(refusal) for refusal in run.cycle.last.refusals)
-    assert "devices of bm1 are for one job at a time, and vn1 has some" in said
+    assert "devices of bm1 serve one job at a time, and vn1 has some" in said
     assert sim.audit() == []
 
 

@@ -42,7 +42,7 @@ def test_an_instance_with_a_device_goes_to_disk_and_gets_it_again() -> None:
 
 
 def test_a_guest_that_does_not_let_go_has_its_device_and_the_next_rung_is_taken() -> None:
-    """It is told that all is as before; its memory is not written, so its job starts anew."""
+    """It is told that all is as before; its memory is not written, so its job starts over."""
     sim = one_host()
     functions(sim, "bm1")
     sim.faults.fail("unplug", UnreachableError("vn1", "it does not let go"), times=-1)
@@ -59,7 +59,7 @@ def test_a_guest_that_does_not_let_go_has_its_device_and_the_next_rung_is_taken(
 
 
 def test_what_was_paused_with_a_device_takes_the_next_rung_that_it_can_take() -> None:
-    """Neither written nor moved while it stands still, and nobody tries: its job starts anew."""
+    """Neither written nor moved while it stands still, and nobody tries: its job starts over."""
     sim = cluster()
     functions(sim, "bm1", "bm2", each=2)
     rungs = (RungRule(Rung.PAUSE, within_s=1.0, for_s=20.0), RungRule(Rung.SUSPEND), RungRule(Rung.MIGRATE))

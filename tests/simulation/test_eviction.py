@@ -91,7 +91,7 @@ def test_pause_and_return_on_the_same_host() -> None:
 @pytest.mark.parametrize("pause_s", [1.0, 1.05, 1.4])
 @pytest.mark.parametrize("move", [False, True])
 def test_a_pause_that_works_late_is_a_pause(pause_s: float, move: bool) -> None:
-    """Its rung was given up, and the next one could not begin yet: nobody starts anew for that."""
+    """Its rung was given up, and the next one could not begin yet: nobody starts over for that."""
     last = (RungRule(Rung.MIGRATE, 30.0),) if move else ()
     ladder = Ladder((RungRule(Rung.PAUSE, 1.0), *last, RungRule(Rung.REQUEUE)))
     rules = replace(policies(ladder), hosts=("bm1",), limits=Limits(destroys_per_min=1))
@@ -226,7 +226,7 @@ def test_a_move_of_parked_work_that_came_to_nothing_is_tried_again() -> None:
 
 
 def test_the_whole_ladder_ends_in_the_queue() -> None:
-    """Pause, then suspend, then requeue: the job starts anew and ends once."""
+    """Pause, then suspend, then requeue: the job starts over and ends once."""
     ladder = Ladder(
         (
             RungRule(Rung.PAUSE, within_s=1.0, for_s=10.0),

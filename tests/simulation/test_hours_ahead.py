@@ -22,7 +22,7 @@ def test_nothing_is_made_where_slurm_will_want_the_host_soon() -> None:
     jobs = [sim.submit("htc", 60.0) for _ in range(5)]
     run.run(60)
     assert {m.host for m in run.world.managed.values()} == {"bm2"}
-    assert any("no gap worth it" in why(r) for r in run.cycle.last.refusals)
+    assert any("is not worth it" in why(r) for r in run.cycle.last.refusals)
     run.until(lambda: ended(sim, *jobs), 600)
 
 
@@ -80,7 +80,7 @@ def test_work_does_not_return_for_a_moment() -> None:
     run.run(50)
     assert ended(sim, high)
     assert phases(run, Phase.PARKED)
-    assert any("no gap worth it" in why(r) for r in run.cycle.last.refusals)
+    assert any("is not worth it" in why(r) for r in run.cycle.last.refusals)
     sim.slurm.announce(host)
     run.until(lambda: ended(sim, low), 300)
     assert sim.audit() == []

@@ -135,7 +135,7 @@ def test_where_nobody_knows_the_run_the_instance_waits_as_it_is() -> None:
     run.run(3600.0)
     assert _phases(run) == ["parked"]
     assert day.sim.job(low).state is JobState.SUSPENDED
-    refused = [why(r) for r in run.cycle.last.refusals if "cannot be known" in why(r)]
+    refused = [why(r) for r in run.cycle.last.refusals if "nobody can tell" in why(r)]
     assert any(f"scontrol requeue {low}" in reason for reason in refused)
     run.kill()
     run.start()  # and it is not forgotten by a restart

@@ -20,7 +20,7 @@ from backfill.sim.scenarios.rehearsal import Rehearsal
 from tests.simulation.policy_cluster import cluster, ended, phases, play, policies, running
 
 STALE = (Fact("files:/home", False, "stale file handle"),)
-# Default rungs but for the times: to start anew is the admin's order after half a minute.
+# Default rungs but for the times: to start over is the admin's order after half a minute.
 IMPATIENT = Ladder((RungRule(Rung.PAUSE, within_s=1.0, for_s=30.0), RungRule(Rung.REQUEUE)))
 
 
@@ -58,7 +58,7 @@ def test_file_systems_that_are_out_cost_nobody_his_work(ladder: Ladder, requeue:
         assert untouched(sim, lows)
         assert not phases(run, Phase.REMOVING)
         said |= {why(r) for r in run.cycle.last.refusals if r.wanted is Goal.RETURN_TO}
-    assert any("came to nothing" in why and "stale file handle" in why for why in said)
+    assert any("its return failed" in why and "stale file handle" in why for why in said)
     sim.provider.ailments.clear()
     run.until(lambda: ended(sim, *lows), 1500)
     assert untouched(sim, lows)
@@ -175,7 +175,7 @@ def test_who_goes_on_while_its_return_is_late_is_released_in_the_end() -> None:
         sim.slurm.resume_job(low)
     run.run(200.0)
     said = {why(r) for r in run.cycle.last.refusals}
-    assert any("its jobs go on already" in why for why in said)
+    assert any("its jobs are running again" in why for why in said)
     sim.start_file_server()
     run.until(lambda: len(phases(run, Phase.READY)) == 4, 60)
     run.until(lambda: ended(sim, *lows), 1500)

@@ -89,7 +89,7 @@ def test_silence_that_nobody_could_hear_does_not_count() -> None:
 
 
 def test_a_guest_that_falls_silent_is_replaced() -> None:
-    """Its host answers, and nothing in the guest: it is removed and the job starts anew."""
+    """Its host answers, and nothing in the guest: it is removed and the job starts over."""
     sim = cluster()
     rule = Liveness(down_after_s=60.0)
     run = Rehearsal(sim, replace(policies(), liveness=rule), MemoryJournal())

@@ -1,4 +1,4 @@
-"""A host that is off for good: people say so, and what was on it starts anew elsewhere."""
+"""A host that is off for good: people say so, and what was on it starts over elsewhere."""
 
 from __future__ import annotations
 

@@ -233,11 +233,11 @@ def test_what_can_never_be_is_told_as_soon_as_it_is_known() -> None:
     run.until(lambda: all(state(run, job) is MachinesState.GIVEN_BACK for job in jobs), 30)
     assert all(sim.job(job).reason == "JobHeldAdmin" for job in jobs)
     run.until(lambda: all("scontrol release" in sim.slurm.admin_comment(job) for job in jobs), 10)
-    assert "can never be there" in sim.slurm.admin_comment(wide)
+    assert "can never be had" in sim.slurm.admin_comment(wide)
     assert "cpus='many'" in sim.slurm.admin_comment(odd)
     assert "ask for larger machines" in sim.slurm.admin_comment(small)
     assert "several machines for each of its nodes" in sim.slurm.admin_comment(several)
-    assert any("can never be there" in said for said in why_not(run, wide))
+    assert any("can never be had" in said for said in why_not(run, wide))
     sim.slurm.release_job(wide)
     run.run(10.0)
     assert state(run, wide) is MachinesState.GIVEN_BACK
@@ -252,7 +252,7 @@ def test_what_can_never_be_is_cancelled_where_the_policy_says_so() -> None:
     sim, run = begin(own_machines=OwnMachines(enabled=True, hopeless=Hopeless.CANCEL))
     job = sim.submit("htc", 5.0, comment=f"{WORD}:mem=1000000")
     run.until(lambda: sim.job(job).state is JobState.CANCELLED, 30)
-    assert "can never be there" in sim.slurm.admin_comment(job)
+    assert "can never be had" in sim.slurm.admin_comment(job)
     run.until(lambda: nothing_left(run, sim), 30)
 
 
@@ -265,7 +265,7 @@ def test_machines_that_never_boot_are_given_back_after_so_many_tries() -> None:
     job = sim.submit("htc", 5.0, comment=WORD)
     run.until(lambda: state(run, job) is MachinesState.GIVEN_BACK, 300)
     assert sim.job(job).reason == "JobHeldAdmin"
-    run.until(lambda: "came to nothing 2 times" in sim.slurm.admin_comment(job), 10)
+    run.until(lambda: "failed 2 times" in sim.slurm.admin_comment(job), 10)
     assert sim.audit() == []
 
 

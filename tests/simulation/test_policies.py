@@ -57,7 +57,7 @@ def test_an_exclusive_job_still_gets_the_whole_host() -> None:
 
 def last_in_first_out(protect_after: int) -> tuple[SimulatedWorld, list[str], bool]:
     """Three long jobs on three CPUs, of which one is wanted for 20 s again and again: the youngest
-    is killed, starts anew at once and is the youngest again.
+    is killed, starts over at once and is the youngest again.
     """
     sim = one_host(3)
     victims = Victims(Extent.NEEDED, (Prefer.YOUNGEST,), protect_after=protect_after)

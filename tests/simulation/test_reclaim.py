@@ -33,7 +33,7 @@ def full(jobs: int = 4, run_s: float = 200.0) -> tuple[SimulatedWorld, Rehearsal
 
 
 def test_a_smaller_quota_is_obeyed_with_patience_and_no_job_is_lost() -> None:
-    """Jobs get time to end; then they start anew elsewhere, and each one ends once."""
+    """Jobs get time to end; then they start over elsewhere, and each one ends once."""
     sim, run, ids = full()
     sim.hosts["east"].capacity = Resources(2, 4096)
     run.until(lambda: any(m.phase is Phase.DRAINING for m in run.world.managed.values()), 20)

@@ -111,7 +111,7 @@ def test_nothing_waits_in_the_memory_of_a_host_in_maintenance(first: RungRule) -
     run.until(lambda: running(run, low), 30)
     run.until(lambda: sim.instance("vn1").state is InstanceState.SUSPENDED, 100)
     assert sim.now_s < start_s
-    assert run.world.managed["vn1"].reason.startswith("host bm1 is left for its maintenance")
+    assert run.world.managed["vn1"].reason.startswith("host bm1 is being emptied for its maintenance")
     run.until(lambda: sim.job(low).state is JobState.COMPLETED, 300)
     assert sim.job(low).restarts == 0
     assert sim.audit() == []

@@ -92,7 +92,7 @@ def test_a_person_ends_the_wait_by_the_command_that_is_told() -> None:
 
 
 def test_the_wait_ends_with_the_other_job() -> None:
-    """Its owner cancels it, as it may not start anew."""
+    """Its owner cancels it, as it may not start over."""
     sim, run, stale, other, high = two_jobs(requeue=False)
     sim.requeue_behind(stale, delay_s=5.0)
     run.until(lambda: ended(sim, high), 900)
@@ -104,7 +104,7 @@ def test_the_wait_ends_with_the_other_job() -> None:
 
 @pytest.mark.parametrize("requeue", [True, False])
 def test_the_ladder_says_for_how_long_it_stands_still(requeue: bool) -> None:
-    """Five minutes, and then it starts anew, if it may: nothing else can bring it on."""
+    """Five minutes, and then it starts over, if it may: nothing else can bring it on."""
     sim, run, stale, other, high = two_jobs(ANEW, requeue=requeue)
     sim.requeue_behind(stale, delay_s=5.0)
     run.until(lambda: ended(sim, high), 900)

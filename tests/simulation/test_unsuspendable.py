@@ -183,7 +183,7 @@ def test_with_requeue_it_starts_anew_at_once() -> None:
     """And its owner reads that."""
     sim, run, low, high = stopped(Unsuspendable(way=Way.REQUEUE))
     run.until(lambda: sim.job(low).restarts == 1, 30)
-    assert "starts anew" in sim.slurm.admin_comment(low)
+    assert "starts over" in sim.slurm.admin_comment(low)
     run.until(lambda: limit_s(sim, low) == LIMIT_S, 30)
     run.until(lambda: ended(sim, high, low), 6000)
     assert sim.job(low).restarts == 1

@@ -145,7 +145,7 @@ def test_a_job_of_which_a_host_keeps_no_checkpoints_is_refused() -> None:
 
 
 def test_old_and_new_states_never_meet() -> None:
-    """One part is in place and the other one cannot be: the job starts anew instead."""
+    """One part is in place and the other one cannot be: the job starts over instead."""
     run, job = wide()
     identity = kept(run, job)
     original = run.sim.provider.put_back

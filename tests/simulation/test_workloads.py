@@ -68,7 +68,7 @@ def test_a_short_stay_is_waited_for() -> None:
 
 
 def test_patience_that_is_over_ends_a_pilot_before_it_runs_again() -> None:
-    """Nobody knew how long the host would be taken; its copy is destroyed, and it starts anew."""
+    """Nobody knew how long the host would be taken; its copy is destroyed, and it starts over."""
     run, low = one_pilot(pilots(RungRule(Rung.PAUSE, within_s=1.0, for_s=None)))
     take(run.sim, 300.0, None)
     run.until(lambda: phase(run) is Phase.PARKED, 10)
@@ -205,7 +205,7 @@ def test_a_long_stay_throttles_where_no_other_host_is_free() -> None:
 
 
 def test_a_long_stay_gives_it_back_at_once_where_nothing_else_is_left() -> None:
-    """It starts anew elsewhere instead of being stopped first and lost later."""
+    """It starts over elsewhere instead of being stopped first and lost later."""
     run, low = one_pilot(pilots(PAUSE, REQUEUE))
     take(run.sim, 500.0, 600.0)
     asked_s = run.now_s

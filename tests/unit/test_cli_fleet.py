@@ -62,7 +62,7 @@ def test_an_order_before_any_host_was_read_is_no_order_that_can_never_fit() -> N
     limits = known.limits
     size = min(len(known.hosts) * limits.max_per_host, limits.max_instances, len(known.instances.names))
     assert fleet_order(World(), known, {"n": size}).size == size
-    with pytest.raises(CommandError, match=f"{size + 1} instances can never be there"):
+    with pytest.raises(CommandError, match=f"{size + 1} instances can never be had"):
         fleet_order(World(), known, {"n": size + 1})
 
 

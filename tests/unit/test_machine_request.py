@@ -50,7 +50,7 @@ def test_other_words_ask_for_nothing(text: str) -> None:
 @pytest.mark.parametrize(
     ("word", "said"),
     [
-        ("cpu=4", "has no key 'cpu': use per_node, cpus, mem, disk, image, network, sriov, ivshmem, held"),
+        ("cpu=4", "unknown key 'cpu': use per_node, cpus, mem, disk, image, network, sriov, ivshmem, held"),
         ("cpus", "says cpus='': use a number from 1 to 4096"),
         ("cpus=0", "says cpus='0': use a number from 1 to 4096"),
         ("cpus=-3", "says cpus='-3'"),

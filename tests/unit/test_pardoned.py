@@ -1,4 +1,4 @@
-"""Jobs that were to start anew, and need not: Slurm said no, or their host is free again."""
+"""Jobs that were to start over, and need not: Slurm said no, or their host is free again."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_slurm_said_no_and_that_is_what_its_reason_says(taken: bool) -> None:
 
 
 def test_one_that_shares_memory_with_a_stale_copy_is_not_pardoned() -> None:
-    """Its host is free, and it can never go on there: to start anew is all that is left."""
+    """Its host is free, and it can never go on there: to start over is all that is left."""
     world = given(job("7"), job("8", JobState.PENDING, 1))
     (record,) = records(plan(world, ENDED))
     assert record.condemned == DOOMED.condemned
@@ -75,7 +75,7 @@ def test_a_host_that_is_free_but_not_for_it_pardons_nobody() -> None:
 
 
 def test_a_host_that_is_free_but_not_for_long_pardons_them_too() -> None:
-    """They wait until it has settled: nothing starts anew meanwhile."""
+    """They wait until it has settled: nothing starts over meanwhile."""
     world = given(job("7"), job("8"))
     settling = replace(ENDED, comeback=Comeback(settle_s=600.0))
     found = plan(world, settling)

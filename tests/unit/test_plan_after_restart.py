@@ -82,7 +82,7 @@ def test_a_hook_is_served_even_then() -> None:
 
 
 def test_a_generation_is_never_used_twice() -> None:
-    """A node that is over leaves its generation behind, also for a daemon that starts anew."""
+    """A node that is over leaves its generation behind, also for a daemon that starts over."""
     node = ManagedNode("vn1", "10.77.1.1/16", "bm1", 4, Phase.REMOVING, NOW_S, NOW_S)
     told = [ch.NodeManaged(node), ch.NodeForgotten("vn1", 4)]
     world = World()

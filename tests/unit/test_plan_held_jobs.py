@@ -122,7 +122,7 @@ def test_a_node_that_is_not_shown_but_has_a_job_is_left_alone() -> None:
     odd.apply(ch.NodeGone("vn1", NOW_S))
     made = plan(odd, POLICIES)
     assert [a for a in made.actions if isinstance(a, DriverAction | SetNode)] == []
-    assert any("but job 7 on it: this is not believed" in why(r) for r in made.refusals)
+    assert any("yet shows job 7 on it: not believed" in why(r) for r in made.refusals)
     odd.apply(ch.JobGone("7", NOW_S))
     made = plan(odd, POLICIES)
     assert phase_of(made) is Phase.READY
@@ -152,7 +152,7 @@ def test_a_job_that_cannot_be_requeued_takes_its_node_down_once() -> None:
 
 
 @pytest.mark.parametrize(
-    ("reason", "said"), [("JobHeldAdmin", "an admin has to release it"), ("BeginTime", "anew")]
+    ("reason", "said"), [("JobHeldAdmin", "an admin has to release it"), ("BeginTime", "over")]
 )
 @pytest.mark.parametrize("phase", [Phase.EVICTING, Phase.PARKED, Phase.RETURNING])
 def test_the_owner_of_a_job_that_slurm_requeued_reads_that(phase: Phase, reason: str, said: str) -> None:

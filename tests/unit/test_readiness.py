@@ -114,7 +114,7 @@ def test_a_slurmd_is_held_to_what_was_promised() -> None:
 
 
 def test_the_last_report_is_kept_over_a_restart() -> None:
-    """A daemon that starts anew knows from the journal what its nodes have proven."""
+    """A daemon that starts over knows from the journal what its nodes have proven."""
     node = ManagedNode("vn1", "10.77.1.1/16", "bm1", 1, Phase.READY, 5.0, 1.0, proof=NodeProof(report=GOOD))
     (change,) = remembered([encode(ch.NodeManaged(node))])
     assert isinstance(change, ch.NodeManaged)

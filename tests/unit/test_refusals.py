@@ -104,7 +104,7 @@ def test_of_a_few_hosts_each_reason_is_told_and_of_many_one_of_each_kind() -> No
     """What keeps a node from every single host must not be lost; ten thousand hosts are no list."""
     few = no_host([TAKEN, because(Code.HOST_UNSEEN, host="bm2"), because(Code.HOST_MAINTENANCE, host="bm3")])
     assert sentence(few) == (
-        "bm1 was given to job 7; bm2 has not been seen yet; bm3 is left for its maintenance"
+        "bm1 was given to job 7; bm2 has not been seen yet; bm3 is being emptied for its maintenance"
     )
     many = [because(Code.HOST_TAKEN, host=f"bm{n}", jobs=(str(n),)) for n in range(1, 1000)]
     told = sentence(no_host([*many, because(Code.HOST_UNSEEN, host="bm1000")]))

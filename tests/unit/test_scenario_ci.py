@@ -157,7 +157,7 @@ def test_odd_readings_can_be_ordered(here: Path, what: str) -> None:
 
 
 def test_a_dead_host_and_a_guest_that_never_boots(here: Path) -> None:
-    """What ran on the host that lost power starts anew, and the expectation says so."""
+    """What ran on the host that lost power starts over, and the expectation says so."""
     outcome = with_faults(
         here,
         "{what: never-boots, node: vn1}",

@@ -118,7 +118,7 @@ def test_a_guest_that_somebody_started_anew_is_removed_and_its_jobs_start_anew(p
     assert step(world, NOW_S + 62, "bm1", "slurm").phase is phase
     record = convinced(world, "bm1", "slurm")
     assert record.phase is Phase.REMOVING
-    assert "started its guest anew" in record.reason
+    assert "restarted its guest" in record.reason
     (delete,) = calls(plan(world, POLICIES))
     assert isinstance(delete, DeleteInstance)
     assert delete.cause is Cause.REBOOTED
@@ -150,7 +150,7 @@ def test_a_node_whose_host_left_the_policy_file_is_left_alone_and_named() -> Non
     found = plan(world, POLICIES)
     assert found.actions == ()
     (refusal,) = [r for r in found.refusals if r.subject == "vn1"]
-    assert "does not name its host bm3 any more" in why(refusal)
+    assert "no longer names its host bm3" in why(refusal)
 
 
 def test_a_move_is_judged_only_when_both_hosts_were_read() -> None:

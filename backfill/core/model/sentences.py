@@ -72,14 +72,14 @@ def _full(facts: Mapping[str, Any]) -> str:
 
 
 def _came_to_nothing(facts: Mapping[str, Any]) -> str:
-    tries = f"{facts['times']} in a row" if facts["times"] > 1 else "once"
-    again = f", and is tried again after {facts['wait_s']:.0f} s: {facts['said']}"
-    return f"that came to nothing {tries}{again}"
+    tries = f"{facts['times']} times in a row" if facts["times"] > 1 else "once"
+    again = f", next try after {facts['wait_s']:.0f} s: {facts['said']}"
+    return f"that failed {tries}{again}"
 
 
 def _unsure_copy(facts: Mapping[str, Any]) -> str:
     jobs = facts["jobs"].replace(", ", " ")
-    return f"{facts['runs']}; to give the copy up and start anew: scontrol requeue {jobs}"
+    return f"{facts['runs']}; to give up the copy and start over: scontrol requeue {jobs}"
 
 
 def _for_more(facts: Mapping[str, Any]) -> str:
@@ -105,8 +105,8 @@ def _not_suspended(facts: Mapping[str, Any]) -> str:
 
 _INSTEAD = {
     Way.EXTEND: "its time limit is raised by the time for which it stands still",
-    Way.MOVE: "it goes on at another host when one has room; its time limit is raised meanwhile",
-    Way.REQUEUE: "it starts anew",
+    Way.MOVE: "it goes on at another host once one has room; its time limit is raised meanwhile",
+    Way.REQUEUE: "it starts over",
     Way.WAIT: "its time limit runs meanwhile",
 }
 
@@ -116,50 +116,48 @@ _CODES: dict[Code, str | Callable[[Mapping[str, Any]], str]] = {
     Code.STALE: "our picture of {source} is {age_s:.0f} s old[ ({said})]",
     Code.BARRED: "{said}",
     Code.NOT_BELIEVED: "{said}",
-    Code.READ_MORE_OFTEN: (
-        "this is believed when {readings} readings of {source} say the same, for {needed_s:.0f} s"
-    ),
-    Code.SEEN_LONGER: "this is believed when {host} shows it for {needed_s:.0f} s",
+    Code.READ_MORE_OFTEN: ("believed once {readings} readings of {source} say the same for {needed_s:.0f} s"),
+    Code.SEEN_LONGER: "believed once {host} has shown it for {needed_s:.0f} s",
     Code.LIMIT: "{key} = {most} is reached[ on {host}]",
     Code.RAMP: "{key}: {count} in the last minute, and the ramp allows {most}",
-    Code.BUDGET: "a budget allows {most} instances at this hour",
-    Code.BUDGET_DISRUPTIONS: "a budget allows {most} at the same time now",
+    Code.BUDGET: "the budget of this hour allows {most} instances",
+    Code.BUDGET_DISRUPTIONS: "the budget of this hour allows {most} at the same time",
     Code.CALL_FAILED: "{said}",
-    Code.UNSETTLED: "its steps have not come to an end after {count} of them; please report this",
+    Code.UNSETTLED: "its steps did not settle after {count} of them; please report this",
     Code.HOST_UNSEEN: "{host} has not been seen yet",
     Code.HOST_UNREACHABLE: "{host} cannot be reached[: {said}]",
     Code.HOST_UNPROVEN: "{host} has not proven itself: {said}",
     Code.HOST_NOT_NAMED: (
-        "the policy file does not name its host {host} any more, so that nobody looks there; "
+        "the policy file no longer names its host {host}, so nobody looks there; "
         "name the host again until the node is gone"
     ),
     Code.HOST_TAKEN: "{host} was given to job {jobs}",
-    Code.HOST_CLAIMED: "a hook says that {why}, and Slurm does not show it yet",
-    Code.HOST_MAINTENANCE: "{host} is left for its maintenance",
+    Code.HOST_CLAIMED: "a hook says that {why}; Slurm does not show it yet",
+    Code.HOST_MAINTENANCE: "{host} is being emptied for its maintenance",
     Code.HOST_FULL: _full,
     Code.HOST_KEEPS: "only {most} may stay on {host}: {said}",
     Code.HOST_FAILS: (
         "{count} instances in a row failed on host {host}, so none is made there for "
-        "{rest_s:.0f} s; the last: {said}"
+        "{rest_s:.0f} s; the last one: {said}"
     ),
     Code.HOST_UNSETTLED: "{host} has not been free for comeback.settle_s = {settle_s:g} s yet",
     Code.HOST_BUSY_LONG: "{host} is busy, by its jobs' limits, until after {rung} is over",
     Code.NO_HOST: "{reasons}[; {others} others likewise]",
     Code.NODE_UNKNOWN: "Slurm does not know {node}, the node of host {host}",
     Code.NODE_SHUT: "Slurm shows {node} as {state}[ ({said})]",
-    Code.GAP: "{host} is no gap worth it: {why}",
-    Code.WANTED_NOW: "Slurm means to use it now",
+    Code.GAP: "the gap on {host} is not worth it: {why}",
+    Code.WANTED_NOW: "Slurm is about to use it",
     Code.WANTED_SOON: _wanted_soon,
-    Code.DEVICES_ONE_JOB: "devices of {host} are for one job at a time, and {node} has some",
-    Code.DEVICES_ONE_USER: "devices of {host} are for one user at a time, and {node} has some",
+    Code.DEVICES_ONE_JOB: "devices of {host} serve one job at a time, and {node} has some",
+    Code.DEVICES_ONE_USER: "devices of {host} serve one user at a time, and {node} has some",
     Code.DEVICES_FEW: ("{host} has {free} of {every} virtual functions for others, {functions} are needed"),
     Code.FUNCTIONS_FREE: ("{host} has {free} of {every} virtual functions free, {functions} are asked for"),
     Code.DEVICES_TAKEN: "{holder} holds devices of {host}",
     Code.SHARED_MEMORY: "{host} has {left_mb} MB left, {region_mb} MB are to be shared there",
-    Code.MEMORY_TO_DISK: "what is in the memory of {host} may not outlast its maintenance",
+    Code.MEMORY_TO_DISK: "memory on {host} would not survive its maintenance",
     Code.CLOSED: "{subject} was closed by hand: {said}",
-    Code.ARRIVING: "an instance is just coming to {host}",
-    Code.COMING: "{instance} is just coming to {host}",
+    Code.ARRIVING: "an instance is on its way to {host}",
+    Code.COMING: "{instance} is on its way to {host}",
     Code.PARENT_IN_MAKING: "a parent of clones is being made on {host}",
     Code.STILL_RUNS: "{instance} still runs on {host}",
     Code.STILL_IN_MEMORY: "{instance} still holds memory of {host}",
@@ -168,17 +166,18 @@ _CODES: dict[Code, str | Callable[[Mapping[str, Any]], str]] = {
     Code.MAY_BE_THERE: "{host} cannot be reached ({said}): its instance may still be there",
     Code.MAY_BE_ON: "{hosts} has not been read since: its instance may be there",
     Code.LEFT_OVER: (
-        "no record and no host has it; it leaves Slurm when that, without a job, is so for {needed_s:.0f} s"
+        "no record and no host has it; it is removed from Slurm once it has been like this, without a job, "
+        "for {needed_s:.0f} s"
     ),
     Code.UNPLACED: (
         "Slurm shows {nodes}, and no host has shown where their instances are; "
-        "that is waited for, for {needed_s:.0f} s at most"
+        "waiting for that, {needed_s:.0f} s at most"
     ),
     Code.UNREAD_SINCE: "{host} has not been read since: its instance may still be there",
     Code.INSTANCE_GONE: "its instance is gone from {host}",
     Code.INSTANCE_OFF: "its guest is {state} on {host}",
-    Code.INSTANCE_RESTARTED: "somebody has started its guest anew, by hand",
-    Code.INSTANCE_UNKNOWN: "what became of it on {host} is not known: {said}",
+    Code.INSTANCE_RESTARTED: "somebody restarted its guest by hand",
+    Code.INSTANCE_UNKNOWN: "its state on {host} is not known: {said}",
     Code.INSTANCE_ODD: "{said}",
     Code.JOURNAL_BEHIND: (
         "the journal knows generation {known} of it, but {host} has generation {generation}: "
@@ -186,40 +185,40 @@ _CODES: dict[Code, str | Callable[[Mapping[str, Any]], str]] = {
     ),
     Code.NOT_NAMED: "the policy file does not know its name",
     Code.NOT_NAMED_BUSY: (
-        "the policy file does not name it any more, but job {jobs} is on it; "
-        "name it in instances again until that has ended"
+        "the policy file no longer names it, but job {jobs} is on it; "
+        "name it in instances again until that job has ended"
     ),
     Code.NOT_IN_SLURM: "Slurm does not know its node",
-    Code.RUN_UNKNOWN: "whether its copy of job {job} is of that job's restart {restarts} cannot be known",
+    Code.RUN_UNKNOWN: "nobody can tell whether its copy of job {job} is of that job's restart {restarts}",
     Code.COPY_UNSURE: _unsure_copy,
     Code.COPY_REQUEUED: (
         "Slurm has requeued job {job} (restart {restarts}, the copy here is of restart {copied})"
     ),
     Code.COPY_ELSEWHERE: "Slurm shows job {job} as {state} on {nodes}",
     Code.COPY_BESIDE: (
-        "{stale}: that copy may not run again, nor job {jobs} beside it in the same memory, which "
-        "stands still and is kept; Slurm may begin the new run only when the copy is gone"
-        "[; to start job {again} anew: scontrol requeue {again}]"
-        "[; to end job {fixed}, which may not start anew: scancel {fixed}]"
+        "{stale}: that copy must not run again, nor job {jobs} beside it in the same memory, which "
+        "is kept standing still; Slurm may begin the new run only when the copy is gone"
+        "[; to start job {again} over: scontrol requeue {again}]"
+        "[; to end job {fixed}, which must not start over: scancel {fixed}]"
     ),
     Code.PATIENCE_OVER: (
         "job {job} has stood still for longer than the {patience_s:.0f} s that were left of its patience"
     ),
     Code.STAYS_SHORT: _stays("it waits"),
-    Code.STAYS_PERHAPS: _stays("it waits, as there is room for it nowhere else"),
+    Code.STAYS_PERHAPS: _stays("it waits, since no other host has room"),
     Code.STAYS_MOVE: _stays("it goes on at another host, which has room"),
-    Code.STAYS_THROTTLE: _stays("it keeps next to no CPU time and goes on"),
-    Code.STAYS_REQUEUE: _stays("no other host has room, nor has this one: it goes back to the queue now"),
+    Code.STAYS_THROTTLE: _stays("it goes on with next to no CPU time"),
+    Code.STAYS_REQUEUE: _stays("neither this host nor another has room: it goes back to the queue now"),
     Code.STAYS_LONG: _stays("no other host has room, and its ladder has no requeue"),
     Code.NOT_PROVEN: "{check} is not proven: {said}[; {remedy}]",
     Code.NO_RUNG_WORKED: (
-        "no rung of the ladder has stopped it, {rung} did not work within {within_s:g} s; "
-        "that is tried again[; {said}]"
+        "no rung of the ladder has stopped it ({rung} did not work within {within_s:g} s); "
+        "trying again[; {said}]"
     ),
     Code.DISK_QUEUE: "{key} = {most} MB would be exceeded[: {others} first]",
     Code.HOLDS_DEVICES: "a guest that stands still cannot let go of the devices of job {job}",
     Code.CAME_TO_NOTHING: _came_to_nothing,
-    Code.UNDER_WAY: "it is waited for",
+    Code.UNDER_WAY: "waiting for it",
     Code.FAILED_BEFORE: "{said}",
     Code.MANY_SILENT: (
         "it has not answered Slurm for {silent_s:g} s, but {count} nodes do not: "
@@ -227,7 +226,7 @@ _CODES: dict[Code, str | Callable[[Mapping[str, Any]], str]] = {
     ),
     Code.GUEST_ANSWERS: (
         "it has not answered Slurm for {silent_s:g} s, but its guest answers its hypervisor: "
-        "see to the network between them"
+        "check the network between them"
     ),
     Code.BROKEN_NETWORK: (
         "{count} of {every} nodes are silent at once, more than liveness.at_most_percent allows "
@@ -236,17 +235,17 @@ _CODES: dict[Code, str | Callable[[Mapping[str, Any]], str]] = {
     Code.DRAINED_BY_OTHERS: "somebody else drained it: {said}",
     Code.IMAGE_CPUS: "image {image} may have {most} CPUs, and {there} instances are there",
     Code.IMAGE_MEMORY: "image {image} may have {most} MB, and {there} instances are there",
-    Code.IMAGE_RATE: "{most} instances of image {image} were begun within a minute, which is its limit",
+    Code.IMAGE_RATE: "{most} instances of image {image} were begun within a minute, its limit",
     Code.IMAGE_FAILS: (
         "{count} instances in a row failed on the image on several hosts, so none is made there for "
-        "{rest_s:.0f} s; the last: {said}"
+        "{rest_s:.0f} s; the last one: {said}"
     ),
     Code.NO_NAME: "no name is left in instances.names",
     Code.NO_HOST_FOR_MORE: _for_more,
-    Code.EARLIER_ORDER: "an order that came before it is made",
+    Code.EARLIER_ORDER: "an earlier order comes first",
     Code.FEW_NAMES: "only {names} of {size} names are free in instances.names",
     Code.FEW_PLACES: "there is room for only {places} of {size} now[; {why}]",
-    Code.MEMBER_GIVEN_UP: "{node} failed {failures} times, the last time: {said}",
+    Code.MEMBER_GIVEN_UP: "{node} failed {failures} times, last with: {said}",
     Code.MEMBER_REMOVED: "{node} was removed before the fleet was complete",
     Code.FLEET_LATE: "it was not complete within {within_s:.0f} s",
     Code.JOB_TOO_BIG: (
@@ -257,38 +256,38 @@ _CODES: dict[Code, str | Callable[[Mapping[str, Any]], str]] = {
     Code.ENVIRONMENT: (
         "user {user} of account {account} may not have environment {environment}: it is for {allowed}"
     ),
-    Code.MAY_HAVE_JOBS: "job {jobs} may be on it: it is waited for",
-    Code.SHOWN_BUSY: "Slurm shows it as {state} and no job on it: it is waited for",
-    Code.HIDDEN_BUSY: "Slurm does not show it, but job {jobs} on it: this is not believed",
-    Code.JOB_RUNS: "a job runs on it; its fleet waits for that",
-    Code.JOBS_GO_ON: "its jobs go on already",
+    Code.MAY_HAVE_JOBS: "job {jobs} may be on it: waiting for it",
+    Code.SHOWN_BUSY: "Slurm shows it as {state} without a job: waiting for it",
+    Code.HIDDEN_BUSY: "Slurm does not show it, yet shows job {jobs} on it: not believed",
+    Code.JOB_RUNS: "a job runs on it; its fleet waits for that job",
+    Code.JOBS_GO_ON: "its jobs are running again",
     Code.JOB_WAITS: "job {job} waits for {nodes}",
     Code.JOB_NOT_SHOWN: "Slurm has not shown job {job} on {node} yet",
     Code.JOB_STILL_SEEN: "job {job} is still seen there",
     Code.JOB_RESUMED: (
-        "somebody resumed it in Slurm, but its instance stands still: it is suspended again, "
+        "somebody resumed it in Slurm, but its instance stands still: it is suspended again "
         "and goes on when {host} is free"
     ),
-    Code.FELLOWS_STAND: "{nodes} of the same job still stands still",
+    Code.FELLOWS_STAND: "{nodes}, of the same job, still stands still",
     Code.SEVERAL_JOBS: "{count} jobs run on it: one alone is saved",
     Code.NODES_NOT_READY: "not all of its nodes are ready nodes of ours",
     Code.KEEPS_NONE: "{host} keeps no checkpoints",
     Code.LEFT_TO_END: (
-        "it was there before that could be seen, and is left to its end, or to scontrol requeue"
+        "it was there before that could be seen, so it is left until it ends, or until scontrol requeue"
     ),
     Code.NO_REQUEUE: "it was submitted as --no-requeue",
-    Code.NO_REQUEUE_AWAITED: "job {jobs} was submitted as --no-requeue: it is waited for",
+    Code.NO_REQUEUE_AWAITED: "job {jobs} was submitted as --no-requeue: waiting for it",
     Code.NO_REQUEUE_UNLOST: ("job {job} was submitted as --no-requeue, and nothing shows its copy as lost"),
-    Code.SUSPENDED_BY_OTHERS: "somebody else suspended it: requeued it would begin at once",
+    Code.SUSPENDED_BY_OTHERS: "somebody else suspended it: if it were requeued, it would start at once",
     Code.SLURM_REFUSES: "Slurm refuses to requeue its jobs",
     Code.WILL_NOT_SUSPEND: _not_suspended,
     Code.DEADLINE: "job {job} would miss its deadline if it waited for {host}",
     Code.NO_DEVICES_YET: "{node} has no {device} yet[: {said}]",
     Code.DEVICES_HELD: "job {job} holds the devices on {host}[, in {instance}]",
     Code.SHARED_OTHERWISE: "job {job} shares {region_mb} MB on {host} already",
-    Code.MACHINES_KEY: "its word for machines of its own has no key '{key}': use {keys}",
-    Code.MACHINES_VALUE: "its word for machines of its own says {key}='{value}': use {allowed}",
-    Code.MACHINES_TWICE: "its word for machines of its own says {key} more than once",
+    Code.MACHINES_KEY: "its request for machines of its own has an unknown key '{key}': use {keys}",
+    Code.MACHINES_VALUE: "its request for machines of its own says {key}='{value}': use {allowed}",
+    Code.MACHINES_TWICE: "its request for machines of its own says {key} more than once",
     Code.MACHINES_UNABLE: (
         "it asks for {what}, which machines that are Slurm nodes of their own cannot have: leave that out, "
         "or ask for them inside an allocation"
@@ -298,10 +297,10 @@ _CODES: dict[Code, str | Callable[[Mapping[str, Any]], str]] = {
         "a machine of {shape} gives {memory_mb} MB to jobs, and the job wants {cpus} CPUs and {needs_mb} MB "
         "on each node: ask for larger machines, or for less"
     ),
-    Code.MACHINES_MANY: "{what} can never be there: {key} = {most}",
-    Code.MACHINES_NEVER: ("{what} can never be there: all hosts together have room for {places}"),
+    Code.MACHINES_MANY: "{what} can never be had: {key} = {most}",
+    Code.MACHINES_NEVER: "{what} can never be had: all hosts together have room for {places}",
     Code.MACHINES_FIRST: (
-        "job {job} has been passed over for {passed_s:.0f} s, and is next (own_machines.passed_over_s)"
+        "job {job} has been passed over for {passed_s:.0f} s and comes first (own_machines.passed_over_s)"
     ),
     Code.MACHINES_UNUSED: (
         "its job did not begin on them within {within_s:.0f} s (own_machines.start_within_s)[: {waits}]"
@@ -319,10 +318,10 @@ _CODES: dict[Code, str | Callable[[Mapping[str, Any]], str]] = {
         "{needed_s:.0f} s"
     ),
     Code.PILOTS_FAIL: (
-        "{count} pilots have failed, the last of them job {job}: see what its output says; the next one "
+        "{count} pilots have failed, the last of them job {job}: read its output; the next one "
         "is sent when Slurm has forgotten one of them"
     ),
-    Code.ANOTHER_LIFE: "{host} shows generation {generation} of it now",
+    Code.ANOTHER_LIFE: "{host} now shows generation {generation} of it",
     Code.SHOWN_AS: "{host} shows it as {state}",
     Code.JOB_ON_IT: "job {job} is on it",
     Code.JOB_SHOWN: "Slurm shows job {job} on it",
@@ -331,14 +330,14 @@ _CODES: dict[Code, str | Callable[[Mapping[str, Any]], str]] = {
     Code.HOST_FREE_AGAIN: "{host} is free again",
     Code.HOST_NOT_OFF: "nobody says any more that {host} is off for good",
     Code.ROOM_NOT_WANTED: "its room on {host} is not wanted back any more",
-    Code.NO_OTHER_RUN: "Slurm does not show another run of its jobs any more",
-    Code.RUN_NOT_SHOWN: "Slurm does not show this run of job {job} on it any more",
-    Code.FEW_JOBS: ("it shows {shown} of {every} jobs, and not that others ended: this is not believed yet"),
+    Code.NO_OTHER_RUN: "Slurm no longer shows another run of its jobs",
+    Code.RUN_NOT_SHOWN: "Slurm no longer shows this run of job {job} on it",
+    Code.FEW_JOBS: "it shows {shown} of {every} jobs, and not that the others ended: not believed yet",
     Code.FEW_JOBS_TORN: (
-        "it shows {shown} of {every} jobs, and not that others ended, but {node} as given to one: "
-        "this is not believed"
+        "it shows {shown} of {every} jobs, and not that the others ended, but {node} as given to one: "
+        "not believed"
     ),
-    Code.NO_INSTANCES: ("it shows no instance any more, where there were {names}: this is not believed yet"),
+    Code.NO_INSTANCES: "it shows no instance where there were {names}: not believed yet",
     Code.OTHER: "{said}",
 }
 

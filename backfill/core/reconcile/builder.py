@@ -149,7 +149,7 @@ class PlanBuilder:
     def become(
         self, node: ManagedNode, phase: Phase, reason: str, story: str = "", /, **fields: object
     ) -> None:
-        """Record the next phase of `node`; its clock starts anew unless the phase is the same.
+        """Record the next phase of `node`; its clock starts over unless the phase is the same.
 
         `story`: what its story tells of this step, where that is not the reason that it keeps.
         """
@@ -357,7 +357,7 @@ def tell_requeued(builder: PlanBuilder, node: ManagedNode) -> None:
         job = builder.world.jobs.get(held.id)
         if job is None or job.restarts == held.restarts or job.state in ENDED:
             continue
-        text = "Slurm put it back into the queue while its node stood still, so that it starts anew"
+        text = "Slurm put it back into the queue while its node stood still, so that it starts over"
         if job.state is JobState.PENDING and job.reason.startswith("JobHeld"):
             text += f", and holds it ({job.reason}): an admin has to release it"
         tell(builder, node, (job.id,), text)

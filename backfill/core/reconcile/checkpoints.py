@@ -51,7 +51,7 @@ def fellows_of(builder: PlanBuilder, order: CheckpointOrder) -> list[ManagedNode
 def _without_all(
     builder: PlanBuilder, node: ManagedNode, order: CheckpointOrder, fellows: list[ManagedNode]
 ) -> None:
-    """A node of the order is being removed: its job starts anew, or has ended.
+    """A node of the order is being removed: its job starts over, or has ended.
 
     Who has the new state waits for Slurm's word about that, which then ends it, too.
     """
@@ -185,7 +185,7 @@ def _put_back(
     fellows: list[ManagedNode],
     instance: Instance | None,
 ) -> None:
-    """Old and new states of one job never meet: where not all can be replaced it starts anew."""
+    """Old and new states of one job never meet: where not all can be replaced it starts over."""
     if order.failed:
         condemn(builder, node, Cause.HALF, f"half a checkpoint is none: {order.failed}", fail=True)
     elif all(_in_place(one) for one in fellows):
@@ -238,7 +238,7 @@ def _replace(
 
 
 def _fail(builder: PlanBuilder, order: CheckpointOrder, fellows: Sequence[ManagedNode], why: str) -> None:
-    """It cannot be put back: where no part has it yet all go on as they were, else the job starts anew.
+    """It cannot be put back: where no part has it yet all go on as they were, else the job starts over.
 
     A part that was lost with its host has no state to go on with.
     """

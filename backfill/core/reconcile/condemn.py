@@ -44,7 +44,7 @@ _OURS = frozenset({Cause.HALF})
 _BY_HOST = frozenset({Cause.LOST, Cause.VANISHED, Cause.REBOOTED})
 
 
-# Where the copy is known to be of no use, so that a job that may not start anew has to end.
+# Where the copy is known to be of no use, so that a job that may not start over has to end.
 COPY_IS_LOST = frozenset(Cause) - {Cause.LADDER, Cause.UNSTOPPED, Cause.RECLAIMED, Cause.STRANGER}
 
 
@@ -357,7 +357,7 @@ def end_for_good(builder: PlanBuilder, node: ManagedNode, job: Job, reason: str,
             aside=not host,
         )
         if builder.do(again) is Progress.BEGUN:
-            tell(builder, node, (job.id,), f"starts anew: {reason}")
+            tell(builder, node, (job.id,), f"starts over: {reason}")
         return
     end = CancelJob(
         subject=node.name,

@@ -61,7 +61,7 @@ def step_evicting(builder: PlanBuilder, node: ManagedNode) -> None:
 
 
 def step_lost(builder: PlanBuilder, node: ManagedNode) -> None:
-    """Its host is off for good: its job goes on from its last checkpoint on others, or starts anew."""
+    """Its host is off for good: its job goes on from its last checkpoint on others, or starts over."""
     why = f"its host {node.host} is off for good"
     if node.order is None or not node.order.restoring:
         if order_back(builder, node) is Progress.FINAL:
@@ -444,7 +444,7 @@ def _closed_to_jobs(builder: PlanBuilder, node: ManagedNode) -> bool:
 
 
 def _drains(builder: PlanBuilder, node: ManagedNode, instance: Instance, why: str) -> bool:
-    """Return True while its jobs, which are to start anew, may still end by themselves.
+    """Return True while its jobs, which are to start over, may still end by themselves.
 
     The job that has the host begins meanwhile: they keep a share of the CPUs' time only.
     """

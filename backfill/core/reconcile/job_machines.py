@@ -419,11 +419,9 @@ def _failed(builder: PlanBuilder, own: JobMachines, fleet: Fleet | None, why: Re
     failures = own.failures if pushed else own.failures + 1
     most = builder.policies.own_machines.respawns
     after = MachinesState.QUEUED if failures <= most else MachinesState.GIVEN_BACK
-    reason = f"they came to nothing: {said or 'their order was deleted'}"
+    reason = f"they failed: {said or 'their order was deleted'}"
     if after is MachinesState.GIVEN_BACK:
-        reason = (
-            f"its machines came to nothing {failures} times, at last: {said or 'their order was deleted'}"
-        )
+        reason = f"its machines failed {failures} times, last with: {said or 'their order was deleted'}"
     _become(builder, own, MachinesState.RECLAIMED, reason, after=after, failures=failures)
 
 

@@ -167,7 +167,7 @@ def _not_stopped(builder: PlanBuilder, node: ManagedNode, instance: Instance | N
 
 
 def _pardoned(builder: PlanBuilder, node: ManagedNode, verdict: Verdict) -> bool:
-    """Return True if its jobs were to start anew and do not: Slurm said no, or its host is free again."""
+    """Return True if its jobs were to start over and do not: Slurm said no, or its host is free again."""
     if node.condemned is None or builder.busy_with(node):
         return False
     said_no = node.unconfirmed
@@ -179,7 +179,7 @@ def _pardoned(builder: PlanBuilder, node: ManagedNode, verdict: Verdict) -> bool
 
 
 def _host_is_free_again(builder: PlanBuilder, node: ManagedNode) -> bool:
-    """Return True if it can go back when some time is over: its jobs need not start anew."""
+    """Return True if it can go back when some time is over: its jobs need not start over."""
     free = builder.host_is_free(node.host) and not builder.budget_full()
     return free and node.name not in builder.world.closed
 
@@ -306,7 +306,7 @@ def _hopeless(builder: PlanBuilder, node: ManagedNode, rule: RungRule) -> Reason
     if builder.policies.gaps.pointless(over_s, free_s):
         return because(Code.HOST_BUSY_LONG, host=node.host, rung=rule.rung.value)
     if rule_after(builder, node).rung is Rung.REQUEUE:
-        return None  # to start anew takes longer still
+        return None  # to start over takes longer still
     for job in (world.jobs[held.id] for held in judge(node.name, node.held, world.jobs).keep):
         builder.wake_at(job.deadline_s - left_s([job], node.since_s))
         if late(builder.now_s, left_s([job], node.since_s), free_s, job.deadline_s):
@@ -325,7 +325,7 @@ def _suspend(builder: PlanBuilder, node: ManagedNode) -> None:
 
 
 def _give_to_queue(builder: PlanBuilder, node: ManagedNode) -> None:
-    """The last rung: the copy is destroyed and the jobs start anew elsewhere."""
+    """The last rung: the copy is destroyed and the jobs start over elsewhere."""
     verdict = judge(node.name, node.held, builder.world.jobs)
     kept = verdict.keep
     for held in kept:
@@ -355,7 +355,7 @@ def _give_to_queue(builder: PlanBuilder, node: ManagedNode) -> None:
         for h in kept
     ]
     if Progress.BEGUN in begun:
-        text = "starts anew: it stood still for as long as the policy allows"
+        text = "starts over: it stood still for as long as the policy allows"
         tell(builder, node, (h.id for h in kept), text)
     elif all(p is Progress.FINAL for p in begun):
         builder.refuse(node.name, Goal.REQUEUE, because(Code.SLURM_REFUSES))

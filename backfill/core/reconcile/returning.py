@@ -228,7 +228,7 @@ def put_off(builder: PlanBuilder, node: ManagedNode, why: str, *, even_so: bool 
     builder.become(
         node,
         Phase.EVICTING if going or not node.held else Phase.PARKED,
-        f"its return came to nothing: {why}",
+        f"its return failed: {why}",
         retry=Retry(node.retry.failures, node.retry.returns + 1, builder.now_s + wait_s),
         stop=replace(stop, since_s=float(builder.now_s), drained_s=None if going else stop.drained_s),
         **(interrupted(node) if going else {}),

@@ -272,7 +272,7 @@ class Losses:
         """The policy's ladder ends with `requeue`, in so many words, and it is that far.
 
         The host is really wanted, or was a moment ago, or the copy may never run again because of
-        another in the same memory; all jobs that go with it may start anew; and what stands still
+        another in the same memory; all jobs that go with it may start over; and what stands still
         has stood for as long as the ladder says, by the true time.
         """
         policies = self._deed.policies

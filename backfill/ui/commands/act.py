@@ -17,7 +17,7 @@ def add_evict_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--off",
         action="store_true",
-        help="the host is off for good: its jobs go on elsewhere from their checkpoints, or start anew",
+        help="the host is off for good: its jobs go on elsewhere from their checkpoints, or start over",
     )
     parser.add_argument("--reason", default="", metavar="TEXT", help="why, for those who ask later")
     parser.add_argument("--json", action="store_true", help="print the daemon's answers as JSON")
@@ -40,7 +40,7 @@ def run_evict(args: argparse.Namespace) -> int:
                 print_json(answer)
                 continue
             if args.off:
-                print(f"{name} is off for good: its jobs go on elsewhere from a checkpoint, or start anew")
+                print(f"{name} is off for good: its jobs go on elsewhere from a checkpoint, or start over")
                 continue
             print(_opened(name) if args.undo else _closed(name, hosts.get(name)))
         return OK

@@ -416,7 +416,7 @@ class Hypervisor:
 
         def work(connection: Any) -> User | None:
             # A libvirtd looks at all its emulators before it answers (seconds, when it is busy),
-            # and until it starts anew it says the same.
+            # and until it restarts it says the same.
             if self._user is None or self._user[0] is not connection:
                 self._user = (connection, qemu_user(connection.getCapabilities()))
             return self._user[1]

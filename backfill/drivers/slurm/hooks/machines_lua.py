@@ -54,7 +54,7 @@ local keys = {
   { "sriov", count(64), "a number from 1 to 64", "--sriov" },
   { "ivshmem", regions, "sizes that are powers of two such as 256+256 (MB), 16 at most", "--ivshm-sz" },
 }
-local word_says = "its word for machines of its own "
+local word_says = "its request for machines of its own "
 local needs = {
   ["ivshmem"] = "--num-ivshmem and --ivshm-sz need --ivshmem",
   ["ivshm-sz"] = "--ivshm-sz takes one size, or as many as --num-ivshmem says",
@@ -124,7 +124,7 @@ local function read(pairs_text)
       end
     end
     if not known then
-      return nil, word_says .. "has no key " .. string.sub(key, 1, 40)
+      return nil, word_says .. "has an unknown key " .. string.sub(key, 1, 40)
         .. ": use per_node, cpus, mem, disk, image, network, sriov, ivshmem"
     end
   end
