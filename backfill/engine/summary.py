@@ -9,17 +9,12 @@ from backfill.core.model.quantities import counted
 from backfill.core.model.sentences import sentence, why
 from backfill.core.world import World, barred
 
+_MOST_NAMED = 6
+
 
 def summary(world: World, plan: Plan) -> str:
     """Hosts, instances, queue, and what holds us up."""
-    hosts = sorted(world.hosts)
-    given = {h: t for h in hosts if (t := world.takers(h))}
-    lost = [h for h in hosts if not world.hosts[h].reachable]
-    parts = [counted(len(hosts), "host")]
-    if given:
-        parts[0] += " (" + ", ".join(f"{h} given to {', '.join(t)}" for h, t in given.items()) + ")"
-    if lost:
-        parts[0] += f" ({', '.join(lost)} cannot be reached)"
+    parts = [_hosts(world)]
     phases = Counter(m.phase.value for m in world.managed.values())
     phased = ", ".join(f"{n} {phase}" for phase, n in sorted(phases.items()))
     parts.append(counted(len(world.managed), "instance") + (f": {phased}" if phased else ""))
@@ -37,6 +32,28 @@ def summary(world: World, plan: Plan) -> str:
     if plan.refusals:
         parts.append(f"refused: {why(plan.refusals[0])}")
     return "; ".join(parts)
+
+
+def _hosts(world: World) -> str:
+    """Name the first few that are given away, closed or silent, and count the others."""
+    hosts = sorted(world.hosts)
+    given = [
+        f"{h} given to {', '.join(t)}" for h in hosts if h not in world.closed and (t := world.takers(h))
+    ]
+    lost = [h for h in hosts if not world.hosts[h].reachable]
+    closed = [h for h in hosts if h in world.closed]
+    parts = [counted(len(hosts), "host")]
+    parts += [
+        f"({few})"
+        for few in (_few(given), _few(closed, " closed by hand"), _few(lost, " cannot be reached"))
+        if few
+    ]
+    return " ".join(parts)
+
+
+def _few(items: list[str], what: str = "") -> str:
+    more = f" and {len(items) - _MOST_NAMED} more" if len(items) > _MOST_NAMED else ""
+    return f"{', '.join(items[:_MOST_NAMED])}{more}{what}" if items else ""
 
 
 def _own_machines(world: World) -> list[str]:

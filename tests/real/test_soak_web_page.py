@@ -132,7 +132,8 @@ def test_an_operator_evicts_and_sees_it_and_a_reader_cannot(scene: Scene) -> Non
     scene.says("bm2: closed; what is there is pushed aside")
     scene.says("closed: new memory")
     assert scene.daemon.daemon.world.closed == {"bm2": "new memory"}
-    scene.tab.js("document.querySelectorAll('#why form button')[1].click()")
+    scene.tab.await_js("document.querySelector('#why form button').textContent === 'Open again'")
+    scene.tab.js("document.querySelector('#why form button').click()")
     scene.says("bm2: open again")
     assert scene.daemon.daemon.world.closed == {}
 

@@ -13,7 +13,7 @@ from backfill.ports.storage import Record
 from backfill.sim.scenarios.player import Outcome, play
 from backfill.sim.scenarios.reader import load_scenario
 from backfill.sim.scenarios.stage import SimulatedStage
-from backfill.ui.report.builder import timeline_of
+from backfill.ui.report.builder import TimelineBuilder, timeline_of
 from backfill.ui.report.live import STYLES, cells, picture, watcher, window_s
 from backfill.ui.report.timeline import MEANINGS, Chart, Row, Stretch, StretchKind, in_lanes, natural
 
@@ -137,6 +137,38 @@ def test_events_without_the_silent_records_give_the_same_instances(outcome: Outc
     partial = timeline_of(told)
     assert partial.instances == timeline_of(outcome.records).instances
     assert [r.name for r in partial.hosts] == ["bm1", "bm2"]
+
+
+def test_without_the_story_the_rows_are_the_same(outcome: Outcome, timeline: Chart) -> None:
+    """Who draws rows alone keeps no sentences."""
+    builder = TimelineBuilder(story=False)
+    for record in outcome.records:
+        builder.add(record)
+    bare = builder.timeline()
+    assert (bare.hosts, bare.instances, bare.jobs) == (timeline.hosts, timeline.instances, timeline.jobs)
+    assert (bare.events, bare.boots, bare.evictions, bare.claims) == ((), (), (), ())
+
+
+def test_what_was_over_long_ago_is_forgotten(outcome: Outcome, timeline: Chart) -> None:
+    """The rest is as before: what goes on across that moment keeps its begin, and new records follow."""
+    middle = len(outcome.records) // 2
+    cut_s = outcome.records[middle].at_s
+    builder = TimelineBuilder(story=False)
+    for number, record in enumerate(outcome.records):
+        builder.add(record)
+        if number == middle:
+            builder.forget(cut_s)
+    left = builder.timeline()
+    assert left.start_s == cut_s
+    assert [r.name for r in left.hosts] == [r.name for r in timeline.hosts]
+
+    def after(rows: tuple[Row, ...]) -> dict[str, tuple[Stretch, ...]]:
+        kept = {one.name: tuple(s for s in one.spans if s.end_s > cut_s) for one in rows}
+        return {name: spans for name, spans in kept.items() if spans}
+
+    assert {one.name: one.spans for one in left.instances} == after(timeline.instances)
+    assert {one.name: one.spans for one in left.jobs} == after(timeline.jobs)
+    assert len(left.jobs) < len(timeline.jobs)
 
 
 def test_outcomes_of_a_live_daemon_end_steps_too() -> None:

@@ -258,7 +258,9 @@ class _Track:
 class TimelineBuilder:
     """`add` every record in order; `timeline` at any time."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, story: bool = True) -> None:
+        """`story`: False: rows alone, without events, boots and evictions."""
+        self._story = story
         self._start_s = self._end_s = 0.0
         self._instances: dict[str, _Track] = {}
         self._jobs: dict[str, _Track] = {}
@@ -280,13 +282,13 @@ class TimelineBuilder:
         self._start_s = min(self._start_s or at_s, at_s)
         self._end_s = max(self._end_s, at_s)
         match record.kind:
-            case "outcome":
+            case "outcome" if self._story:
                 body = record.body
                 self._episodes.done(at_s, str(body["key"]), str(body["problem"]))
                 self._tell(record, main=bool(body["problem"]))
             case "change" | "intent" | "phase":
                 value = decode(record.body)
-                self._tell(record, main=self._is_news(value))
+                self._hear(record, value)
                 self._take(at_s, value)
             case "marks":
                 self._marks(record)
@@ -294,6 +296,27 @@ class TimelineBuilder:
                 pass
             case _:
                 self._tell(record, main=record.kind == "daemon")
+
+    def stand(self, hosts: Iterable[tuple[str, str | None]]) -> None:
+        """These hosts are there, with the names of their nodes, whatever the records say."""
+        for host, node in hosts:
+            self._hosts.add(host)
+            if node is not None:
+                self._host_of_node[node] = host
+
+    def forget(self, before_s: float) -> None:
+        """Drop what was over before; the story begins there."""
+        self._start_s = max(self._start_s, before_s)
+        for tracks in (self._instances, self._jobs):
+            for name, track in [*tracks.items()]:
+                track.spans = [span for span in track.spans if span.end_s > before_s]
+                if not track.spans and track.open is None:
+                    del tracks[name]
+        for about in (self._names, self._job_states, self._claimed):
+            for name in about.keys() - self._jobs.keys():
+                del about[name]
+        for name in self._states.keys() - self._instances.keys():
+            del self._states[name]
 
     def timeline(self, now_s: float | None = None) -> Chart:
         """The story so far."""
@@ -319,7 +342,6 @@ class TimelineBuilder:
     # --- taking ----------------------------------------------------------------------------------
 
     def _take(self, at_s: float, value: Any) -> None:
-        self._episodes.add(at_s, value)
         match value:
             case SetNode(node=node):
                 self._hosts.add(node.host)
@@ -440,7 +462,14 @@ class TimelineBuilder:
             case _:
                 return False
 
+    def _hear(self, record: Record, value: Any) -> None:
+        if self._story:
+            self._tell(record, main=self._is_news(value))
+            self._episodes.add(record.at_s, value)
+
     def _tell(self, record: Record, *, main: bool) -> None:
+        if not self._story:
+            return
         if record.kind == "intent" and record.body.get("t") == act.ProbeJobs.__name__:
             return  # looked for every half second: no news
         text = story_line(record)

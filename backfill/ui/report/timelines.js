@@ -2,10 +2,12 @@
 // Draws the timelines of a replay, and of a daemon as they grow: one canvas per policy, one view for all. Only what is visible is drawn, and it
 // is reckoned pixel by pixel, so that a browser without a graphics card is quick as well, and that
 // many short stretches are as dark as they are long.
-// `hooks.chosen(name, kind, host)` hears of a click, `hooks.clock(seconds, step)` writes a time. Returns `grow(data)`.
+// `hooks.chosen(name)` hears of a click, `hooks.clock(seconds, step)` writes a time, `hooks.named(name)` says more of
+// a job than its id. Returns `grow(data)`.
 const timelines = (data, hooks = {}) => {
   const at = (id) => document.getElementById(id), tip = at("tip"), said = at("said"), find = at("find");
   const TOP = 22, MOST_TIP = 8, JOBS = 2; // looks below JOBS are jobs, this one is an instance that runs, then its other states
+  const named = hooks.named || ((name) => name);
   const view = { from: 0, to: data.length_s, y: 0, lane: 0 };
   let left = 60, chosen = null, colours = {}, patterns = [];
   // Five numbers per stretch: lane, start, length (in tenths of a second), look, name
@@ -42,7 +44,7 @@ const timelines = (data, hooks = {}) => {
   function measure() {
     const { g, canvas } = charts[0], room = Math.min(most <= 26 ? most * 20 : Math.max(520, most * 4), 640);
     g.font = "11px system-ui, sans-serif";
-    const widest = Math.max(...data.runs[0].rows.map(([name]) => g.measureText(name).width));
+    const widest = Math.max(...data.runs[0].rows.map(([name]) => g.measureText(named(name)).width));
     left = Math.min(Math.max(40, widest + 12), Math.max(40, canvas.clientWidth * 0.3));
     for (const c of charts) c.canvas.parentNode.style.height = TOP + Math.max(48, room) + 2 + "px";
   }
@@ -96,7 +98,7 @@ const timelines = (data, hooks = {}) => {
       if (host % 2) { g.fillStyle = colours.card; g.fillRect(0, y, w, tall); }
       const middle = Math.min(Math.max(y + Math.min(tall / 2, 10), TOP + 7), y + Math.max(tall - 5, tall / 2));
       if (middle < Math.max(free, TOP + 5)) continue;
-      g.fillStyle = colours.soft; g.fillText(name, 6, middle, left - 10); free = middle + 13;
+      g.fillStyle = colours.soft; g.fillText(named(name), 6, middle, left - 10); free = middle + 13;
     }
   }
   // The lanes as pixels. Of each lane two lines are reckoned, without jobs and with them, and repeated.
@@ -157,8 +159,8 @@ const timelines = (data, hooks = {}) => {
       if (width < 6) continue;
       g.globalAlpha = chosen && !picked(c, look, layer.name[i]) ? 0.22 : 1;
       if (patterns[look]) { g.fillStyle = patterns[look]; g.fillRect(x, y + inset, Math.min(width, wide(c)), view.lane - inset); }
-      const text = c.names[layer.name[i]];
-      if (view.lane < 12 || look === JOBS || text.length * 6.4 + 8 > width) continue;
+      const id = c.names[layer.name[i]], fits = (text) => text.length * 6.4 + 8 <= width, text = fits(named(id)) ? named(id) : id;
+      if (view.lane < 12 || look === JOBS || !fits(text)) continue;
       g.fillStyle = look < JOBS ? "#fff" : "#1b2430"; g.fillText(text, x + 4, y + view.lane / 2 + 0.5);
     }
     g.globalAlpha = 1;
@@ -224,7 +226,7 @@ const timelines = (data, hooks = {}) => {
   // The row at a height, also where nothing is.
   function rowAt(c, y) { const lane = c.lanes[Math.floor((y - TOP + view.y) / view.lane)]; return y >= TOP && lane ? c.rows[lane.host][0] : ""; }
   function told(c, what) {
-    const lines = what.found.slice(0, MOST_TIP).map((s) => `${data.looks[s.look][0]} ${c.names[s.name]}: from ${clock(s.from / 10)} for ${long((s.to - s.from) / 10)}`);
+    const lines = what.found.slice(0, MOST_TIP).map((s) => `${data.looks[s.look][0]} ${named(c.names[s.name])}: from ${clock(s.from / 10)} for ${long((s.to - s.from) / 10)}`);
     if (what.found.length > MOST_TIP) lines.push(`and ${what.found.length - MOST_TIP} more`);
     return [what.host, ...lines].join("\n");
   }
@@ -305,13 +307,14 @@ const timelines = (data, hooks = {}) => {
   const paper = (light) => { document.documentElement.classList.toggle("light", light); paint(); charts.forEach((c) => draw(c, light ? 3 : devicePixelRatio || 1)); };
   addEventListener("beforeprint", () => paper(true));
   addEventListener("afterprint", () => paper(false));
-  // The same, told anew and later: who looks at the end goes on looking there, others stay where they are.
+  // The same, told anew and later: who sees all of it goes on seeing all, who looks at the end goes on looking
+  // there, others stay where they are.
   function grow(next) {
-    const ends = view.to >= data.length_s * 0.999, by = ends ? next.length_s - data.length_s : data.start_s - next.start_s, first = !data.length_s;
+    const whole = view.from <= 0 && view.to >= data.length_s * 0.999, ends = view.to >= data.length_s * 0.999, by = ends ? next.length_s - data.length_s : data.start_s - next.start_s, first = !data.length_s;
     data = next;
     charts.forEach((c, i) => { Object.assign(c, shape(next.runs[i])); c.pick = chosen ? c.names.indexOf(chosen.name) : -1; });
     count(); measure();
-    if (first) fit(); else { view.from += by; view.to += by; clamp(); }
+    if (first) fit(); else if (whole) { view.from = 0; view.to = Math.max(1, next.length_s); clamp(); } else { view.from += by; view.to += by; clamp(); }
     redraw();
   }
   measure(); fit(); paint(); charts.forEach((c) => draw(c, devicePixelRatio || 1));

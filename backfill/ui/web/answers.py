@@ -390,6 +390,7 @@ class TimelineAnswer(_Exact):
     now_s: float
     length_s: float
     kinds: list[str]
+    labels: dict[str, str] = Field(description="Names of jobs by their ids.")
     looks: list[tuple[str, str, str]]
     runs: list[RunTold]
 

@@ -69,8 +69,15 @@ class _Kept:
             return
         if failed:
             del self._answers[key]
-        else:
-            self._answers[key] = (self._monotonic(), asked)
+            return
+        self._answers[key] = (self._monotonic(), asked)
+        # What is not given again takes no room: an answer of a large cluster is megabytes.
+        asyncio.get_running_loop().call_later(self._kept_s, self._drop, key, asked)
+
+    def _drop(self, key: str, asked: asyncio.Future[Answer]) -> None:
+        known = self._answers.get(key)
+        if known is not None and known[1] is asked:
+            del self._answers[key]
 
 
 class Gateway:

@@ -3,23 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import time
+import zlib
 from collections import defaultdict, deque
 from collections.abc import Iterable
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from hashlib import sha256
 from typing import Any
 
-from backfill.core.model import changes as ch
-from backfill.core.model.fleet import Host
-from backfill.core.model.quantities import Resources
-from backfill.core.model.records import encode
 from backfill.ports.storage import Record
-from backfill.ui.report.builder import timeline_of
+from backfill.ui.report.builder import TimelineBuilder
 from backfill.ui.report.timeline import MEANINGS, Chart, Stretch, StretchKind, in_lanes, runs_of
 from backfill.ui.web.asker import Asker
 
 # What is remembered, and how often it is told anew.
-_MOST_EVENTS, _PAGE, _PAGES_AT_ONCE = 20_000, 1000, 20
+_MOST_EVENTS, _SPARE, _PAGE, _PAGES_AT_ONCE = 20_000, 2_000, 1000, 20
 _MOST_ROWS = 2000
 _TOLD_EVERY_S = 1.5
 
@@ -46,70 +45,95 @@ _LOOK = {kind: number for number, (kind, *_) in enumerate(_LOOKS) if number != 1
 
 
 class History:
-    """One for all clients; fed by whoever asks, as far as they may read."""
+    """One for all clients; fed by whoever asks, as far as they may read.
+
+    Of an event it keeps no more than the stretch that came of it, and what is sent is drawn once for
+    all who ask at the same time: the service has to stay small.
+    """
 
     def __init__(self) -> None:
-        self._events: deque[Record] = deque(maxlen=_MOST_EVENTS)
+        self._builder = TimelineBuilder(story=False)
+        self._at_s: deque[float] = deque()  # when the remembered events were
         self._read_to = 0
-        self._told: tuple[float, dict[str, Any]] | None = None
+        self._told: tuple[float, Drawn] | None = None
         self._busy = asyncio.Lock()
 
-    async def told(self, asker: Asker) -> dict[str, Any]:
+    async def told(self, asker: Asker) -> Drawn:
         """Return the timelines, a moment old at most. AskError for who may not read."""
         hosts = (await asker.shared("hosts"))["hosts"]
         async with self._busy:
             now_s = time.monotonic()
             if self._told is None or now_s - self._told[0] > _TOLD_EVERY_S:
+                self._builder.stand((host["name"], host["node"]) for host in hosts[:_MOST_ROWS])
                 await self._catch_up(asker)
                 now = (await asker.shared("status"))["now_s"]
-                self._told = (now_s, await asyncio.to_thread(drawn, [*self._events], hosts, now))
+                self._told = (now_s, await asyncio.to_thread(drawn, self._builder, now))
             return self._told[1]
 
     async def _catch_up(self, asker: Asker) -> None:
         """Read the latest at first, then what has come since."""
         if not self._read_to:
-            before, pages = 0, []
-            for _ in range(_PAGES_AT_ONCE):
-                answer = await asker.shared("events", after=0, before=before, limit=_PAGE)
-                pages.append(answer["events"])
-                self._read_to = self._read_to or answer["read_to"]
-                before = answer["read_from"]
-                if not answer["more"]:
-                    break
-            for page in reversed(pages):
-                self._events.extend(_records(page))
+            await self._begin(asker)
             return
         for _ in range(_PAGES_AT_ONCE):
-            answer = await asker.shared("events", after=self._read_to, before=0, limit=_PAGE)
-            self._events.extend(_records(answer["events"]))
+            # Asked for by nobody else, so no answer is kept for others.
+            answer = await asker.ask("events", after=self._read_to, before=0, limit=_PAGE)
+            await asyncio.to_thread(self._take, answer["events"])
             self._read_to = max(self._read_to, answer["read_to"])
             if not answer["more"]:
                 return
 
+    async def _begin(self, asker: Asker) -> None:
+        """Read backwards; the pages wait, packed, until the oldest one is there."""
+        before, pages = 0, []
+        for _ in range(_PAGES_AT_ONCE):
+            answer = await asker.ask("events", after=0, before=before, limit=_PAGE)
+            pages.append(await asyncio.to_thread(_packed, answer["events"]))
+            self._read_to = self._read_to or answer["read_to"]
+            before = answer["read_from"]
+            if not answer["more"]:
+                break
+        while pages:
+            await asyncio.to_thread(self._take_packed, pages.pop())
 
-def _records(events: Iterable[dict[str, Any]]) -> Iterable[Record]:
-    """What the drawing needs of events: thousands are kept, so no more of each than that."""
-    return (
-        Record(e["at_s"], e["kind"], e["subject"], e["body"], e["id"])
-        for e in events
-        if e["kind"] != "refusal"
-    )
+    def _take_packed(self, page: bytes) -> None:
+        self._take(json.loads(zlib.decompress(page)))
+
+    def _take(self, events: Iterable[dict[str, Any]]) -> None:
+        for event in events:
+            if event["kind"] == "refusal":
+                continue  # it changes no picture
+            self._builder.add(Record(event["at_s"], event["kind"], event["subject"], event["body"]))
+            self._at_s.append(event["at_s"])
+        if len(self._at_s) > _MOST_EVENTS + _SPARE:
+            while len(self._at_s) > _MOST_EVENTS:
+                self._at_s.popleft()
+            self._builder.forget(self._at_s[0])
 
 
-def drawn(events: list[Record], hosts: Iterable[dict[str, Any]], now_s: float) -> dict[str, Any]:
-    """Tell events as timelines.js draws them: rows of lanes, and five numbers for each stretch."""
-    known = [*hosts][:_MOST_ROWS]
-    start_s = events[0].at_s if events else now_s
-    seen = (Host(h["name"], h["node"], Resources(h["cpus"], h["memory_mb"])) for h in known)
-    records = [Record(start_s, "change", one.name, encode(ch.HostSeen(one, start_s))) for one in seen]
-    chart = timeline_of([*records, *events], now_s)
+def _packed(events: list[dict[str, Any]]) -> bytes:
+    told = [{key: event[key] for key in ("at_s", "kind", "subject", "body")} for event in events]
+    return zlib.compress(json.dumps(told).encode(), 1)
+
+
+@dataclass(frozen=True, slots=True)
+class Drawn:
+    """Timelines as JSON, with a tag: another one as soon as anything of it is."""
+
+    body: bytes
+    tag: str
+
+
+def drawn(builder: TimelineBuilder, now_s: float) -> Drawn:
+    """Tell what is known as timelines.js draws it: rows of lanes, and five numbers for each stretch."""
+    chart = builder.timeline(now_s)
     rows = [*_hosts(chart), *_jobs(chart)][: 2 * _MOST_ROWS]
     names: dict[str, int] = {}
     flat: list[int] = []
     top = 0
     for _, lanes, spans in rows:
         for span, look in sorted(spans, key=lambda s: (s[0].lane, s[0].start_s)):
-            begin = round((span.start_s - chart.start_s) * 10)
+            begin = max(0, round((span.start_s - chart.start_s) * 10))
             length = max(1, round((span.end_s - chart.start_s) * 10) - begin)
             flat += (top + span.lane, begin, length, look, names.setdefault(span.label, len(names)))
         top += lanes
@@ -119,14 +143,17 @@ def drawn(events: list[Record], hosts: Iterable[dict[str, Any]], now_s: float) -
         "names": list(names),
         "spans": flat,
     }
-    return {
+    told = {
         "start_s": chart.start_s,
         "now_s": now_s,
         "length_s": round(max(0.0, chart.end_s - chart.start_s), 1),
         "kinds": ["job", "job", "node"],
+        "labels": {row.name: row.label for row in chart.jobs[:_MOST_ROWS] if row.label},
         "looks": [[name, colour, pattern] for _, name, colour, pattern in _LOOKS],
         "runs": [run],
     }
+    body = json.dumps(told, separators=(",", ":")).encode()
+    return Drawn(body, f'W/"{sha256(body).hexdigest()[:32]}"')
 
 
 _Row = tuple[str, int, list[tuple[Stretch, int]]]

@@ -11,7 +11,7 @@ from backfill.ui import report
 from backfill.ui.web import answers
 from backfill.ui.web.asker import Asks
 from backfill.ui.web.history import History
-from backfill.ui.web.replies import HEADERS, TROUBLE, told, trouble
+from backfill.ui.web.replies import HEADERS, TROUBLE, Known, trouble
 
 _OWN = Path(__file__).parent / "static"
 _DRAWING = Path(report.__file__).parent
@@ -44,11 +44,14 @@ async def part(name: str) -> Response:
 
 
 @api.get("/api/v1/timeline", response_model=answers.TimelineAnswer, tags=["reading"])
-async def timeline(request: Request, asker: Asks) -> Response:
+async def timeline(request: Request, asker: Asks, known: Known = "") -> Response:
     """Tell the latest hours as stretches of time: five numbers each (lane, begin, length, look, name)."""
     await asker.need_all("timeline")
     history: History = request.app.state.history
-    return told(await history.told(asker))
+    drawn = await history.told(asker)
+    if drawn.tag in known:
+        return Response(status_code=304, headers={**HEADERS, "ETag": drawn.tag})
+    return Response(drawn.body, media_type="application/json", headers={**HEADERS, "ETag": drawn.tag})
 
 
 def _file(path: Path, kind: str) -> Response:

@@ -2,7 +2,7 @@
 // The live page: asks the API of its own service, writes what it hears as text, and never as HTML.
 (() => {
   const at = (id) => document.getElementById(id);
-  const state = { csrf: sessionStorage.getItem("csrf") || "", role: "", hidden: [], lines: null, subject: "", preview: "", today: null, timer: 0, turn: 0 };
+  const state = { csrf: sessionStorage.getItem("csrf") || "", role: "", hidden: [], lines: null, labels: {}, hosts: [], subject: "", preview: "", today: null, timer: 0, turn: 0 };
   const EVERY_MS = 2000;
 
   // --- asking ------------------------------------------------------------------------------------
@@ -59,7 +59,7 @@
     const parts = [], { node, host, job } = found, name = found.subject;
     parts.push(make("h3", name, { className: "what" }));
     if (node) parts.push(make("p", `${name} is ${node.phase} on ${node.host} since ${when(node.since_s)}: ${node.reason}`));
-    if (host) parts.push(make("p", `host ${name}: ${host.reachable ? "answers" : "does not answer: " + host.problem}; ` + (host.given_to.length ? "given to " + host.given_to.join(", ") : "given to nobody") + (host.instances.length ? "; instances: " + host.instances.join(", ") : "") + (host.closed ? "; closed: " + host.closed : "")));
+    if (host) parts.push(make("p", `host ${name}: ${host.reachable ? "answers" : "does not answer: " + host.problem}; ` + (takers(host).length ? "given to job " + takers(host).join(", ") : "given to nobody") + (host.instances.length ? "; instances: " + host.instances.join(", ") : "") + (host.closed ? "; closed: " + host.closed : "")));
     if (job) parts.push(make("p", `job ${name} ${job.name || ""} of ${job.user} is ${job.state}` + (job.nodes && job.nodes.length ? " on " + job.nodes.join(", ") : "")));
     if (found.slurm) parts.push(make("p", "Slurm shows it as " + found.slurm));
     for (const refusal of found.refusals) parts.push(make("p", "not done: " + refusal.sentence, { className: "not" }));
@@ -73,11 +73,14 @@
     at("why").replaceChildren(...parts);
     story.scrollTop = story.scrollHeight;
   }
+  // The jobs that have a host: a closing by hand is told apart.
+  const takers = (host) => host.given_to.filter((job) => /^[0-9]/.test(job));
+  // What can be done about it now: a host is closed or open; of a node only the daemon knows.
   function buttons(name, host) {
-    const bar = make("form", "", { className: "bar" }), label = make("label", "Reason"), reason = make("input", "", { id: "reason", maxLength: 1000 });
+    const bar = make("form", "", { className: "bar act" }), label = make("label", "Reason"), reason = make("input", "", { id: "reason", maxLength: 1000 });
     label.htmlFor = "reason";
     const act = (text, on) => {
-      const one = make("button", text, { type: on ? "submit" : "button" });
+      const one = make("button", text, { type: on ? "submit" : "button", className: on ? "grave" : "" });
       const go = async (event) => {
         event.preventDefault();
         try { await call("evictions", "POST", { subject: name, on, reason: reason.value }); say(`${name}: ${on ? "closed; what is there is pushed aside" : "open again"}`); await explain(name); } catch (error) { say(error.message); }
@@ -85,17 +88,21 @@
       if (on) bar.addEventListener("submit", go); else one.addEventListener("click", go);
       return one;
     };
-    bar.append(label, reason, act("Evict", true), act("Open again", false));
+    if (!host || !host.closed) bar.append(label, reason, act("Evict", true));
+    if (!host || host.closed) bar.append(act("Open again", false));
     return bar;
   }
 
+  // A job by its id and its name.
+  function named(id) { const text = state.labels[id]; return text ? `${id} ${text.length > 20 ? text.slice(0, 19) + "…" : text}` : id; }
+
   // --- the picture -------------------------------------------------------------------------------
   function draw(found) {
-    state.began = found.start_s;
+    state.began = found.start_s; state.labels = found.labels;
     if (state.lines) { state.lines.grow(found); return; }
     const patterns = { rise: "rise", dots: "dots", fall: "fall" };
     at("legend").replaceChildren(...found.looks.map(([text, colour, pattern]) => { const one = make("span", text, { className: patterns[pattern] || "" }); one.style.setProperty("--c", colour); return one; }));
-    state.lines = timelines(found, { clock, chosen: explain });
+    state.lines = timelines(found, { clock, named, chosen: explain });
   }
   function status(found) {
     at("cluster").textContent = found.cluster; document.title = found.cluster + " | backfill";
@@ -142,11 +149,13 @@
       const [about, lines] = await Promise.all([call("status"), whole ? call("timeline") : null]);
       status(about);
       if (lines) draw(lines);
+      if (state.today) tiles(about, state.hosts);
       if (turn % 3 === 0) {
         const [hosts, nodes, plan, past] = await Promise.all([call("hosts?limit=200"), call("nodes?limit=200"), whole ? call("plan") : { actions: [] }, call("harvest")]);
         state.today = harvest.take(past, table);
-        tiles(about, Object.assign(hosts.hosts, { more: Boolean(hosts.next) }));
-        table("hosts", ["host", "answers", "given to", "instances", "closed"], hosts.hosts.map((h) => [{ subject: h.name }, h.reachable ? "yes" : "NO: " + h.problem, h.given_to.join(", "), h.instances.join(", "), h.closed]), "there is no host");
+        state.hosts = Object.assign(hosts.hosts, { more: Boolean(hosts.next) });
+        tiles(about, state.hosts);
+        table("hosts", ["host", "answers", "given to", "instances", "closed"], hosts.hosts.map((h) => [{ subject: h.name }, h.reachable ? "yes" : "NO: " + h.problem, takers(h).join(", "), h.instances.join(", "), h.closed]), "there is no host");
         table("nodes", ["node", "phase", "since", "host", "jobs", "why"], nodes.nodes.map((n) => [{ subject: n.name }, { phase: n.phase }, when(n.since_s), n.host, (n.jobs.length ? n.jobs : n.held.map((h) => h.id)).join(", "), n.reason]), "there is no virtual node now");
         fill(at("plan"), plan.actions.slice(0, 100).map((step) => step.sentence));
         at("subjects").replaceChildren(...[...hosts.hosts, ...nodes.nodes].map((one) => make("option", "", { value: one.name })));
