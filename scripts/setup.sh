@@ -7,7 +7,7 @@
 set -eu
 cd "$(dirname "$0")/.."
 cache=${BACKFILL_CACHE:-/var/cache/backfill}
-packages="slurmctld slurmd slurm-client slurm-wlm-basic-plugins munge
+packages="slurmctld slurmd slurm-client slurm-wlm-basic-plugins slurm-wlm-jwt-plugin munge
     libvirt-daemon libvirt-daemon-driver-qemu libvirt-clients libvirt-dev
     qemu-system-x86 qemu-utils zstd mmdebstrap busybox-static cpio genisoimage iproute2 iptables util-linux e2fsprogs
     mariadb-server-core mariadb-client-core

@@ -30,17 +30,22 @@ _PATIENT = {
 _PROMISES = 5
 
 
+def patient_first_day() -> str:
+    """The demo's scenario for a busy machine."""
+    text = (_ROOT / "scenarios/first_day.yaml").read_text()
+    for quick, patient in _PATIENT.items():
+        assert text.count(quick) == 1
+        text = text.replace(quick, patient)
+    return text
+
+
 @pytest.mark.parametrize("release", RELEASES)
 def test_the_demo_keeps_its_promises(
     release: str, tmp_path: Path, open_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Every counter whole, every job ended once, the host given at once, the work moved on."""
-    text = (_ROOT / "scenarios/first_day.yaml").read_text()
-    for quick, patient in _PATIENT.items():
-        assert text.count(quick) == 1
-        text = text.replace(quick, patient)
     scenario, report = tmp_path / "first_day.yaml", tmp_path / "report.html"
-    scenario.write_text(text)
+    scenario.write_text(patient_first_day())
     monkeypatch.setenv("BACKFILL_LAB_ROOT", str(open_path))
     command = ["replay", "--live", "--slurm", release, str(scenario), "--report", str(report)]
     played = subprocess.run(
