@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -326,7 +327,7 @@ class TimelineBuilder:
         return Chart(
             start_s=self._start_s,
             end_s=end_s,
-            hosts=tuple(self._host_row(host, jobs, instances) for host in sorted(self._hosts, key=natural)),
+            hosts=tuple(self._host_rows(jobs, instances)),
             instances=tuple(Row(name, tuple(instances[name])) for name in sorted(instances, key=natural)),
             jobs=tuple(
                 Row(i, tuple(jobs[i]), self._names.get(i, ""), end=self._jobs[i].end)
@@ -483,16 +484,25 @@ class TimelineBuilder:
 
     # --- rows ------------------------------------------------------------------------------------
 
-    def _host_row(
-        self, host: str, jobs: dict[str, list[Stretch]], instances: dict[str, list[Stretch]]
-    ) -> Row:
-        owned = [
-            [replace(span, label=self._names.get(job_id) or f"job {job_id}")]
-            for job_id, spans in jobs.items()
-            for stay in runs_of(spans, host)
-            for span in stay
-        ]
-        placed, lanes = in_lanes(owned)
-        guests = [stay for spans in instances.values() for stay in runs_of(spans, host)]
-        more, lanes = in_lanes(guests, max(lanes, 1))
-        return Row(host, tuple(s for item in (*placed, *more) for s in item), lanes=lanes)
+    def _host_rows(
+        self, jobs: dict[str, list[Stretch]], instances: dict[str, list[Stretch]]
+    ) -> Iterator[Row]:
+        """One for each host: its own jobs on top, its instances below them."""
+        owned: dict[str, list[list[Stretch]]] = defaultdict(list)
+        for job_id, spans in jobs.items():
+            label = self._names.get(job_id) or f"job {job_id}"
+            for host in _hosts_of(spans):
+                stays = runs_of(spans, host)
+                owned[host] += [[replace(span, label=label)] for stay in stays for span in stay]
+        guests: dict[str, list[list[Stretch]]] = defaultdict(list)
+        for spans in instances.values():
+            for host in _hosts_of(spans):
+                guests[host] += runs_of(spans, host)
+        for host in sorted(self._hosts, key=natural):
+            placed, lanes = in_lanes(owned[host])
+            more, lanes = in_lanes(guests[host], max(lanes, 1))
+            yield Row(host, tuple(s for item in (*placed, *more) for s in item), lanes=lanes)
+
+
+def _hosts_of(spans: Iterable[Stretch]) -> Iterable[str]:
+    return {host for span in spans for host in span.hosts}

@@ -85,16 +85,18 @@ class History:
 
     async def _begin(self, asker: Asker) -> None:
         """Read backwards; the pages wait, packed, until the oldest one is there."""
-        before, pages = 0, []
+        before = read_to = 0
+        pages: list[bytes] = []
         for _ in range(_PAGES_AT_ONCE):
             answer = await asker.ask("events", after=0, before=before, limit=_PAGE)
             pages.append(await asyncio.to_thread(_packed, answer["events"]))
-            self._read_to = self._read_to or answer["read_to"]
+            read_to = read_to or answer["read_to"]
             before = answer["read_from"]
             if not answer["more"]:
                 break
         while pages:
             await asyncio.to_thread(self._take_packed, pages.pop())
+        self._read_to = read_to  # a question that failed on the way begins all of it again
 
     def _take_packed(self, page: bytes) -> None:
         self._take(json.loads(zlib.decompress(page)))
