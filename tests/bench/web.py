@@ -15,7 +15,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from statistics import median, quantiles
 
@@ -25,10 +25,10 @@ from tests.unit.web_service import CY, Names, with_roles
 
 CLIENTS = int(os.environ.get("BACKFILL_CLIENTS", "500"))
 _LENGTH_S = float(os.environ.get("BACKFILL_SECONDS", "20"))
-_CLIENT = f"""
+_CLIENT = """
 import selectors, socket, sys, time
 port, clients = int(sys.argv[1]), int(sys.argv[2])
-head = b"Host: x\\r\\nAuthorization: Bearer {CY}\\r\\n"
+head = b"Host: x\\r\\nAuthorization: Bearer " + sys.argv[3].encode() + b"\\r\\n"
 kinds = [b"GET /api/v1/status HTTP/1.1\\r\\n" + head + b"\\r\\n", b"GET /api/v1/hosts HTTP/1.1\\r\\n" + head,
          b"POST /api/v1/poke HTTP/1.1\\r\\n" + head + b"Content-Length: 9999999\\r\\n\\r\\n" + b"x" * 65536,
          b"GET /metrics HTTP/1.1\\r\\n" + head + b"\\r\\n"]
@@ -89,8 +89,21 @@ def _hooks(path: Path) -> list[float]:
 
 
 def _flooded(path: Path, port: int) -> list[float]:
-    with running(sys.executable, "-c", _CLIENT, str(port), str(CLIENTS)):
+    with flooding(port, CY):
         return _hooks(path)
+
+
+def flooding(port: int, token: str) -> AbstractContextManager[subprocess.Popen[str]]:
+    """Clients who show this token: whole requests, half-open ones, large bodies, slow readers."""
+    return running(sys.executable, "-c", _CLIENT, str(port), str(CLIENTS), token)
+
+
+@contextmanager
+def refuser() -> Iterator[int]:
+    """A server that only refuses, as low in priority as the service; its port."""
+    with running("nice", "-n", "10", sys.executable, "-c", _REFUSER) as server:
+        assert server.stdout is not None
+        yield int(server.stdout.readline())
 
 
 def free_port() -> int:
@@ -124,9 +137,8 @@ def main() -> int:
     ):
         parked(daemon)
         calm = _hooks(daemon.socket)
-        with running("nice", "-n", "10", sys.executable, "-c", _REFUSER) as refuser:
-            assert refuser.stdout is not None
-            refused = _flooded(daemon.socket, int(refuser.stdout.readline()))
+        with refuser() as port:
+            refused = _flooded(daemon.socket, port)
         port = free_port()
         listen = ("--listen", f"127.0.0.1:{port}", "--socket", str(daemon.socket))
         with running("nice", "-n", "10", sys.executable, "-m", "backfill", "web", *listen) as web:
