@@ -135,9 +135,9 @@ def add_url(parser: argparse.ArgumentParser) -> None:
         "--url",
         metavar="URL",
         default=os.environ.get("BACKFILL_URL") or "",
-        help="its web service, with the token in $SLURM_JWT (otherwise $BACKFILL_URL)",
+        help="the daemon's web service, with the token in $SLURM_JWT (otherwise $BACKFILL_URL)",
     )
-    parser.add_argument("--ca", type=Path, metavar="FILE", help="with --url: certificates to be trusted")
+    parser.add_argument("--ca", type=Path, metavar="FILE", help="with --url: certificates to trust")
 
 
 def add_reading(parser: argparse.ArgumentParser) -> None:

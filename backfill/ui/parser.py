@@ -13,7 +13,7 @@ from typing import Any, NoReturn
 from backfill.core.model.sentences import visible
 
 OK = 0
-NO = 1  # the answer is no, or what was asked for failed
+NO = 1  # the answer is no, or the request failed
 USAGE = 2
 BAD_DATA = 65
 UNAVAILABLE = 69
@@ -26,11 +26,11 @@ DEFAULT_POLICY = "/etc/backfill/policy.yaml"
 
 MEANINGS = (
     (OK, "done; the answer is yes"),
-    (NO, "the answer is no, or what was asked for failed"),
+    (NO, "the answer is no, or the request failed"),
     (USAGE, "the command line cannot be understood"),
     (BAD_DATA, "a policy file, trace or scenario has mistakes, or a file cannot be written"),
-    (UNAVAILABLE, "no daemon, Slurm or hypervisor answers, or the daemon cannot go on"),
-    (NO_PERMISSION, "you may not do that"),
+    (UNAVAILABLE, "no daemon, Slurm or hypervisor answers, or the daemon cannot continue"),
+    (NO_PERMISSION, "you may not do this"),
     (BAD_CONFIG, "the daemon refuses its policy file"),
     (INTERRUPTED, "interrupted, or nobody reads the output any more"),
 )

@@ -17,9 +17,9 @@ def add_evict_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--off",
         action="store_true",
-        help="the host is off for good: its jobs go on elsewhere from their checkpoints, or start over",
+        help="the host is off for good: its jobs continue elsewhere from their checkpoints, or start over",
     )
-    parser.add_argument("--reason", default="", metavar="TEXT", help="why, for those who ask later")
+    parser.add_argument("--reason", default="", metavar="TEXT", help="the reason, for people who ask later")
     parser.add_argument("--json", action="store_true", help="print the daemon's answers as JSON")
     add_place(parser)
 
@@ -73,9 +73,9 @@ def _closed(name: str, host: dict[str, object] | None) -> str:
 def add_reclaim_arguments(parser: argparse.ArgumentParser) -> None:
     """Options."""
     parser.add_argument("host", metavar="HOST", help="a burst host, such as an OpenStack project")
-    parser.add_argument("--keep", type=int, default=0, metavar="N", help="so many may stay (0)")
-    parser.add_argument("--undo", action="store_true", help="any number may stay again")
-    parser.add_argument("--reason", default="", metavar="TEXT", help="why, for those who ask later")
+    parser.add_argument("--keep", type=int, default=0, metavar="N", help="how many instances may stay (0)")
+    parser.add_argument("--undo", action="store_true", help="lift the limit")
+    parser.add_argument("--reason", default="", metavar="TEXT", help="the reason, for people who ask later")
     parser.add_argument("--json", action="store_true", help="print the daemon's answer as JSON")
     add_place(parser)
 

@@ -24,7 +24,7 @@ from backfill.ui.terminal import table
 _VERBS = {
     "list": "show all checkpoints",
     "create": "stop a running job for a moment and keep its state",
-    "restore": "let a job go on from a checkpoint, on all of its nodes",
+    "restore": "let a job continue from a checkpoint, on all its nodes",
     "verify": "read a checkpoint again and compare it with its checksums",
     "delete": "remove checkpoints",
     "expire": "remove checkpoints whose time is over and that nobody needs",
@@ -47,13 +47,13 @@ def add_checkpoint_arguments(parser: argparse.ArgumentParser) -> None:
             metavar="FILE",
             type=Path,
             default=Path(DEFAULT_POLICY),
-            help=f"without --url: policy file, which names the shared directory (otherwise {DEFAULT_POLICY})",
+            help=f"without --url: the policy file with the shared directory (otherwise {DEFAULT_POLICY})",
         )
     verbs["verify"].add_argument(
         "--restore-on",
         default="",
         metavar="HOST",
-        help="also load it into memory there once; it never runs and is thrown away",
+        help="also load it into memory there once; it never runs and is discarded",
     )
     verbs["create"].add_argument("job", metavar="JOB", help="a job that runs on our nodes")
     verbs["restore"].add_argument("id", metavar="ID", help="as `list` shows it")

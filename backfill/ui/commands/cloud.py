@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 _VERBS = {
     "template": "write a Heat template (HOT) of controller, network, security group and ports",
-    "apply": "make the same without Heat; what is there already stays",
+    "apply": "make the same without Heat; existing parts stay",
     "remove": "delete what `apply` made",
 }
 
@@ -34,12 +34,16 @@ def add_cloud_arguments(parser: argparse.ArgumentParser) -> None:
     """Subcommands of `backfill cloud`."""
     for verb, one in add_verbs(parser, _VERBS).items():
         one.add_argument("--config", required=True, metavar="FILE", help="the policy file")
-        one.add_argument("--image", default="", metavar="IMAGE", help="of the controller")
-        one.add_argument("--flavour", default="", metavar="NAME", help="of the controller")
-        one.add_argument("--key", default="", metavar="NAME", help="key pair for the controller")
-        one.add_argument("--external", default="", metavar="NETWORK", help="a router to this network, too")
+        one.add_argument("--image", default="", metavar="IMAGE", help="the controller's")
+        one.add_argument("--flavour", default="", metavar="NAME", help="the controller's")
+        one.add_argument("--key", default="", metavar="NAME", help="the controller's key pair")
+        one.add_argument(
+            "--external", default="", metavar="NETWORK", help="also make a router to this network"
+        )
         if verb != "template":
-            one.add_argument("--cloud", default="", metavar="CLOUD", help="which, if hosts are in several")
+            one.add_argument(
+                "--cloud", default="", metavar="CLOUD", help="which cloud, if hosts are in several"
+            )
             one.add_argument("--json", action="store_true", help="print one JSON document")
 
 

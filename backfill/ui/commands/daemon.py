@@ -66,11 +66,11 @@ def add_daemon_arguments(parser: argparse.ArgumentParser) -> None:
     """Options of `backfill daemon`."""
     parser.add_argument("--config", required=True, metavar="FILE", type=Path, help="policy file")
     parser.add_argument("--verbose", action="store_true", help="log every detail")
-    parser.add_argument("--check", action="store_true", help="check the file against the cluster and end")
+    parser.add_argument("--check", action="store_true", help="compare the file with the cluster and exit")
     parser.add_argument(
         "--take-over",
         action="store_true",
-        help="do not wait for the lease of another daemon of this cluster: it has ended",
+        help="do not wait for the lease of another daemon of this cluster; only if that one has ended",
     )
 
 

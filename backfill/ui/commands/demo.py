@@ -47,17 +47,17 @@ def add_play_arguments(parser: argparse.ArgumentParser) -> None:
         nargs="?",
         type=Path,
         metavar="SCENARIO",
-        help=f"a file, or one of ours by its name ({_SCENARIO})",
+        help=f"a file, or the name of one that comes with backfill ({_SCENARIO})",
         default=None,
     )
     parser.add_argument(
         "--simulated", action="store_true", help="in simulated time: no root, nothing to set up"
     )
     parser.add_argument(
-        "--policy", type=Path, metavar="FILE", help="simulated, with the rules of this policy file"
+        "--policy", type=Path, metavar="FILE", help="in simulated time, with the rules of this policy file"
     )
     parser.add_argument(
-        "--against", type=Path, metavar="FILE", help="and with those of a second one beside it"
+        "--against", type=Path, metavar="FILE", help="and beside it with those of a second one"
     )
     parser.add_argument("--junit", type=Path, metavar="OUT", help="write the expectations as a JUnit report")
     parser.add_argument("--json", action="store_true", help="print nothing but the outcome")

@@ -37,12 +37,12 @@ def add_doctor_arguments(parser: argparse.ArgumentParser) -> None:
         "--config", default=DEFAULT_POLICY, metavar="FILE", type=Path, help=f"policy file ({DEFAULT_POLICY})"
     )
     parser.add_argument(
-        "--user", metavar="NAME", help="look as this user; otherwise as the unit's, where root runs this"
+        "--user", metavar="NAME", help="look as this user (the unit's user, if root runs this)"
     )
     parser.add_argument(
         "--boot", action="store_true", help="make one real guest, pause, suspend and end it (minutes)"
     )
-    parser.add_argument("--host", default="", metavar="NAME", help="where; otherwise on the first idle one")
+    parser.add_argument("--host", default="", metavar="NAME", help="the host to use (the first idle one)")
     parser.add_argument("--json", action="store_true", help="print one JSON document")
 
 

@@ -19,10 +19,12 @@ _PAGE = 1000
 def add_events_arguments(parser: argparse.ArgumentParser) -> None:
     """Options."""
     parser.add_argument(
-        "--follow", "-f", action="store_true", help="go on until Ctrl-C, past the daemon's restart"
+        "--follow", "-f", action="store_true", help="continue until Ctrl-C, also over a restart of the daemon"
     )
     parser.add_argument("--after", type=_number, metavar="ID", help="only events after this one")
-    parser.add_argument("--limit", "-n", type=_positive, default=50, metavar="N", help="at most so many (50)")
+    parser.add_argument(
+        "--limit", "-n", type=_positive, default=50, metavar="N", help="how many at most (50)"
+    )
     parser.add_argument("--json", action="store_true", help="one JSON object per line")
     add_place(parser)
 

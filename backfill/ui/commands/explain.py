@@ -25,7 +25,7 @@ def add_explain_arguments(parser: argparse.ArgumentParser) -> None:
         help="a node, host, job or fleet: vn1, bm2, 1234, job 12_3, fleet-1795376247",
     )
     parser.add_argument(
-        "--lines", type=int, default=30, metavar="N", help="at most so many lines of story (30)"
+        "--lines", type=int, default=30, metavar="N", help="how many lines of history at most (30)"
     )
     add_reading(parser)
 

@@ -13,9 +13,9 @@ from backfill.ui.client import AskError, Asking, add_reading, guarded, print_jso
 from backfill.ui.parser import NO, OK, add_verbs, say
 
 _VERBS = {
-    "create": "make so many instances, or none and say why",
-    "list": "show all fleets with their members and what took how long",
-    "delete": "let all members of a fleet go",
+    "create": "make this many instances, or none and say why",
+    "list": "show all fleets with their members and how long each step took",
+    "delete": "delete a fleet with all its members",
 }
 _LOOK_EVERY_S = 0.25
 _OVER = (FleetState.READY, FleetState.FAILED)
@@ -28,7 +28,7 @@ def add_fleet_arguments(parser: argparse.ArgumentParser) -> None:
     create.add_argument("-n", type=int, required=True, metavar="N", help="how many instances")
     create.add_argument("--image", default="", metavar="NAME", help="the master image")
     create.add_argument("--method", default="", choices=[str(c) for c in Choice], help="how they are cloned")
-    create.add_argument("--no-wait", action="store_true", help="only give the order")
+    create.add_argument("--no-wait", action="store_true", help="give the order and do not wait for it")
     verbs["delete"].add_argument("id", metavar="FLEET", help="as `backfill fleet list` shows it")
     for verb in verbs.values():
         add_reading(verb)

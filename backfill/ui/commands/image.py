@@ -18,7 +18,7 @@ from backfill.ui.parser import BAD_DATA, NO, OK, add_verbs, say
 _VERBS = {
     "build": "build an image, or find it in the cache",
     "verify": "compare an image with its checksums",
-    "check": "look into an image of one's own: what it lacks, and what could make a user root",
+    "check": "examine an image of your own: what it lacks, and what could make a user root",
 }
 _LAB, _SITE = "lab", "site"
 # Options of one profile, by their names in the arguments.
@@ -32,16 +32,16 @@ def add_image_arguments(parser: argparse.ArgumentParser) -> None:
         verb.add_argument("--json", action="store_true", help="print one JSON document")
     for verb in (made["build"], made["verify"]):
         verb.add_argument(
-            "--slurm", choices=roots.RELEASES, help=f"a lab's: release of its slurmd ({roots.INSTALLED})"
+            "--slurm", choices=roots.RELEASES, help=f"a lab's: the release of its slurmd ({roots.INSTALLED})"
         )
-        verb.add_argument("--salt", action="store_true", help="a lab's: with Salt baked in")
+        verb.add_argument("--salt", action="store_true", help="a lab's: with Salt")
         verb.add_argument("--condor", action="store_true", help="a lab's: with HTCondor for pilots")
         verb.add_argument("--mpi", action="store_true", help="a lab's: with Open MPI and hpcc")
     made["check"].add_argument(
         "disk", metavar="DISK", type=Path, help="its disk, or the folder with a disk.raw; neither is changed"
     )
     made["verify"].add_argument(
-        "folder", nargs="?", metavar="FOLDER", type=Path, help="any image that was built; else the lab's"
+        "folder", nargs="?", metavar="FOLDER", type=Path, help="a built image (the lab's)"
     )
     _add_site_arguments(made["build"])
 
@@ -51,14 +51,14 @@ def _add_site_arguments(verb: argparse.ArgumentParser) -> None:
         "--profile",
         choices=(_LAB, _SITE),
         default=_LAB,
-        help="lab: as small and quick as can be, with nobody's users; site: systemd, and the site's users",
+        help="lab: as small and fast as possible, without users; site: systemd and the site's users",
     )
     verb.add_argument("--release", choices=BUILDS, help=f"a site's: Debian's release ({debian.OWN})")
     verb.add_argument(
         "--users",
         choices=[users.value for users in Users],
-        help="a site's: by copies of passwd and group (files), or by a directory service and the site's "
-        "sssd.conf (sssd)",
+        help="a site's: from copies of passwd and group (files), or from a directory service by "
+        "the site's sssd.conf (sssd)",
     )
     verb.add_argument(
         "--from",
@@ -71,10 +71,10 @@ def _add_site_arguments(verb: argparse.ArgumentParser) -> None:
         "--package",
         action="append",
         metavar="NAME",
-        help="a site's: one more of Debian's packages; repeatable",
+        help="a site's: an additional Debian package; repeatable",
     )
     verb.add_argument(
-        "--output", metavar="FOLDER", type=Path, help="a site's: the new folder for it, which hosts see"
+        "--output", metavar="FOLDER", type=Path, help="a site's: the new folder for it, visible to the hosts"
     )
 
 

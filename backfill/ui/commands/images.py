@@ -15,7 +15,7 @@ from backfill.ui.parser import BAD_DATA, NO, OK, add_verbs
 
 _IMAGES_VERBS = {
     "list": "show images, who may ask for them and by which constraint",
-    "check": "compare their files with what the policy file promises",
+    "check": "compare the images' files with what the policy file promises",
 }
 
 

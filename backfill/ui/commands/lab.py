@@ -23,7 +23,7 @@ _VERBS = {
     "down": "end a lab; nothing of it is left",
     "status": "machines and services of a lab",
     "shell": "a shell on a machine of the lab",
-    "run": "run one command on a machine of the lab",
+    "run": "run a command on a machine of the lab",
     "list": "the labs of this machine",
     "cloud": "a real OpenStack on this machine",
     "roots": "build what labs of other Slurm releases and hypervisors need, and show where it is",
@@ -34,7 +34,7 @@ def add_lab_arguments(parser: argparse.ArgumentParser) -> None:
     """Subcommands of `backfill lab`."""
     verbs = add_verbs(parser, _VERBS)
     for verb in ("up", "down", "status", "shell", "run"):
-        verbs[verb].add_argument("--name", default="lab", metavar="NAME", help="which lab (lab)")
+        verbs[verb].add_argument("--name", default="lab", metavar="NAME", help="the lab's name (lab)")
     for verb in ("status", "list"):
         verbs[verb].add_argument("--json", action="store_true", help="print one JSON document")
     for verb in ("shell", "run"):
@@ -60,8 +60,8 @@ def _add_shape(up: argparse.ArgumentParser) -> None:
         "--hypervisor",
         default=HYPERVISORS[0],
         metavar="RELEASE",
-        help=f"whose libvirt and QEMU the hosts run: {' or '.join(HYPERVISORS)}, or one for each"
-        f" host with commas in between ({HYPERVISORS[0]})",
+        help=f"libvirt and QEMU of the hosts: {' or '.join(HYPERVISORS)}, or one per"
+        f" host, separated by commas ({HYPERVISORS[0]})",
     )
     for name, what in (("time", "a time server"), ("files", "a file server"), ("salt", "a Salt master")):
         up.add_argument(f"--{name}", action="store_true", help=f"{what} on the controller, used by guests")
@@ -72,7 +72,9 @@ def _add_shape(up: argparse.ArgumentParser) -> None:
     )
     up.add_argument("--mpi", action="store_true", help="guests with Open MPI, for jobs on up to 8 nodes")
     up.add_argument(
-        "--ce", action="store_true", help="pool, file server, and a compute element that submits by blahp"
+        "--ce",
+        action="store_true",
+        help="pool, file server, and a compute element that submits through blahp",
     )
     up.add_argument(
         "--site",
@@ -80,7 +82,7 @@ def _add_shape(up: argparse.ArgumentParser) -> None:
         help="whole machines: systemd, accounting, control groups, users; nothing of ours",
     )
     up.add_argument("--configless", action="store_true", help="with --site: hosts fetch slurm.conf")
-    up.add_argument("--no-image", action="store_true", help="no guest image and no policy file: bare Slurm")
+    up.add_argument("--no-image", action="store_true", help="no guest image and no policy file: Slurm only")
 
 
 def run_lab(args: argparse.Namespace) -> int:
@@ -266,9 +268,9 @@ def _become(argv: list[str]) -> int:
 
 _CLOUD_VERBS = {
     "up": "start the cloud and leave it running",
-    "down": "end it; nothing of it is left",
-    "status": "its services",
-    "run": "run one command in its network, with its credentials",
+    "down": "end the cloud; nothing of it is left",
+    "status": "show the cloud's services",
+    "run": "run a command in the cloud's network, with its credentials",
 }
 
 
@@ -277,12 +279,12 @@ def _add_cloud_arguments(parser: argparse.ArgumentParser) -> None:
     made = parser.add_subparsers(dest="cloud_verb", metavar="COMMAND", required=True)
     for verb, about in _CLOUD_VERBS.items():
         one = made.add_parser(verb, help=about, description=f"{about[0].upper()}{about[1:]}.")
-        one.add_argument("--name", default="cloud", metavar="NAME", help="which cloud (cloud)")
+        one.add_argument("--name", default="cloud", metavar="NAME", help="the cloud's name (cloud)")
         if verb == "up":
             one.add_argument(
                 "--guests",
                 action="store_true",
-                help="with compute hosts c3 and c4 whose guests are real, in zones of their own",
+                help="also compute hosts c3 and c4 with real guests, each in its own zone",
             )
         if verb == "status":
             one.add_argument("--json", action="store_true", help="print one JSON document")

@@ -17,7 +17,7 @@ def add_metrics_arguments(parser: argparse.ArgumentParser) -> None:
         "--out",
         type=Path,
         metavar="FILE",
-        help="write this file whole, such as one that node_exporter's textfile collector reads",
+        help="replace this file as a whole, such as one that node_exporter's textfile collector reads",
     )
 
 

@@ -14,10 +14,10 @@ from backfill.ui.parser import BAD_DATA, OK, add_verbs, say
 # So often the daemon is asked whether it is done, seconds.
 _LOOK_EVERY_S = 1.0
 _VERBS = {
-    "check": "say everything that is wrong with a policy file",
+    "check": "report every mistake in a policy file",
     "schema": "print the JSON schema of policy files, for editors",
-    "compare": "play a policy file on the daemon's latest 24 hours, beside what was done",
-    "reload": "let the daemon read its policy file again now, as SIGHUP does",
+    "compare": "replay the daemon's latest 24 hours with a policy file, beside what was done",
+    "reload": "make the daemon reread its policy file now, as SIGHUP does",
 }
 
 
@@ -27,7 +27,7 @@ def add_policy_arguments(parser: argparse.ArgumentParser) -> None:
     verbs["check"].add_argument("file", metavar="FILE", help="the policy file")
     verbs["check"].add_argument("--json", action="store_true", help="print the problems as one JSON list")
     add_reading(verbs["reload"])
-    verbs["compare"].add_argument("file", metavar="FILE", type=Path, help="the policy file that you think of")
+    verbs["compare"].add_argument("file", metavar="FILE", type=Path, help="the policy file to try")
     add_reading(verbs["compare"])
 
 

@@ -63,14 +63,14 @@ def _add_trace_arguments(parser: argparse.ArgumentParser) -> None:
         "--learn",
         type=Path,
         metavar="OUT",
-        help="with --journal: write what its calls took, as a file for --costs, and do no more",
+        help="with --journal: only write what its calls took, as a file for --costs",
     )
     parser.add_argument(
         "--last",
         type=values.duration,
         default=0.0,
         metavar="TIME",
-        help="with --journal: what --policy, and --against, would have made of its latest hours (24h)",
+        help="with --journal: what --policy and --against would have made of its latest hours (24h)",
     )
     parser.add_argument(
         "--cluster",
@@ -78,7 +78,9 @@ def _add_trace_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="NODESxCPUS",
         help="equal nodes and the processors of each, for example 128x1",
     )
-    parser.add_argument("--scheduler", choices=SCHEDULERS, default="easy", help="of bare metal (easy)")
+    parser.add_argument(
+        "--scheduler", choices=SCHEDULERS, default="easy", help="the scheduler of bare metal (easy)"
+    )
     parser.add_argument(
         "--tie",
         choices=TIES,
@@ -96,7 +98,7 @@ def _add_trace_arguments(parser: argparse.ArgumentParser) -> None:
         "--reservations",
         type=Path,
         metavar="FILE",
-        help="what Slurm keeps: nodes, or without a policy processors (YAML)",
+        help="what Slurm reserves: nodes, or without a policy processors (YAML)",
     )
     parser.add_argument("--json", action="store_true", help="print the measures as JSON")
     _add_policy_arguments(parser)
@@ -113,7 +115,7 @@ def _add_policy_arguments(parser: argparse.ArgumentParser) -> None:
         help="low-priority work: a trace, or htc:JOBS or htc:SEED:JOBS drawn from the model",
     )
     group.add_argument("--costs", type=Path, metavar="FILE", help="durations of steps (YAML)")
-    group.add_argument("--seed", type=int, default=1, help="of all that is drawn (1)")
+    group.add_argument("--seed", type=int, default=1, help="for everything random (1)")
     group.add_argument(
         "--seeds",
         type=values.seeds,
@@ -126,7 +128,7 @@ def _add_policy_arguments(parser: argparse.ArgumentParser) -> None:
         type=values.seeds,
         default=1,
         metavar="N",
-        help="repeat N times, from the second on with all submit and run times moved a little",
+        help="repeat N times; from the second on, all submit and run times are moved a little",
     )
     group.add_argument("--report", type=Path, metavar="OUT", help="write one HTML page")
     group.add_argument("--perfetto", type=Path, metavar="OUT", help="write a trace for ui.perfetto.dev")
@@ -141,10 +143,14 @@ def _add_policy_arguments(parser: argparse.ArgumentParser) -> None:
         type=values.duration,
         default=0.0,
         metavar="TIME",
-        help="low-priority jobs save themselves so often and go on from there when requeued",
+        help="how often low-priority jobs save themselves; a requeued job continues from there",
     )
     group.add_argument(
-        "--save-takes", type=values.duration, default=0.0, metavar="TIME", help="what that costs (0)"
+        "--save-takes",
+        type=values.duration,
+        default=0.0,
+        metavar="TIME",
+        help="how long one such save takes (0)",
     )
     group.add_argument(
         "--node-memory", type=values.size, default=0, metavar="SIZE", help="memory of each node"

@@ -31,7 +31,7 @@ def _add_site(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         type=Path,
         default=Path(_POLICY),
-        help=f"without --url: policy file, whose section salt is used (otherwise {_POLICY})",
+        help=f"without --url: the policy file with the section salt (otherwise {_POLICY})",
     )
     parser.add_argument("--json", action="store_true", help="print one JSON document")
     add_url(parser)
@@ -114,7 +114,7 @@ def add_provision_arguments(parser: argparse.ArgumentParser) -> None:
     """Options."""
     parser.add_argument("node", metavar="NODE", help="one node, or several such as vn[1-3]")
     parser.add_argument(
-        "--force", action="store_true", help="run the states even where a look shows that they hold"
+        "--force", action="store_true", help="run the states even if a check shows that they hold"
     )
     _add_site(parser)
 

@@ -33,32 +33,59 @@ _RESTART = "systemctl restart slurmctld"
 def add_setup_arguments(parser: argparse.ArgumentParser) -> None:
     """Options of `backfill setup`."""
     parser.add_argument("--dry-run", action="store_true", help="show the plan and change nothing")
-    parser.add_argument("--yes", action="store_true", help="do not ask; take what the cluster suggests")
-    parser.add_argument("--undo", action="store_true", help="take everything back, the last first")
+    parser.add_argument("--yes", action="store_true", help="do not ask; use what the cluster suggests")
+    parser.add_argument("--undo", action="store_true", help="undo everything, the last step first")
     parser.add_argument("--json", action="store_true", help="print the plan as JSON; with --dry-run")
     text = parser.add_argument
     text("--names", default="", metavar="LIST", help="virtual nodes, such as vn[1-8]")
     text("--addresses", default="", metavar="FIRST", help="the first of their addresses: 10.0.1.1/16")
     text("--cpus", type=int, default=0, metavar="N", help="CPUs of each (half of the smallest host's)")
     text("--memory-mb", type=int, default=0, metavar="MB", help="memory of each (as much as two need)")
-    text("--image", default="", metavar="FOLDER", help="the guest image, in a place that hosts see")
+    text("--image", default="", metavar="FOLDER", help="the guest image, in a place that the hosts see")
     text("--directory", default="", metavar="DIR", help="shared by this machine and all hosts")
-    text("--bridge", default="", metavar="NAME", help="the hosts' bridge (the one that they have)")
+    text("--bridge", default="", metavar="NAME", help="the hosts' bridge (the one they have)")
     text("--gateway", default="", metavar="IP", help="the guests' default route (none)")
-    text("--low", default="htc", metavar="PARTITION", help="for low-priority jobs; made if missing (htc)")
+    text(
+        "--low",
+        default="htc",
+        metavar="PARTITION",
+        help="the partition for low-priority jobs; created if missing (htc)",
+    )
     text("--hosts", default="", metavar="LIST", help="nodes that carry instances (all whose libvirt answers)")
     text("--uri", default=URI, metavar="PATTERN", help=f"where libvirt listens ({URI})")
     text("--user", default="", metavar="NAME", help="the daemon's user (SlurmUser)")
     text("--emulated", action="store_true", help="guests without KVM")
-    text("--cpu-feature", action="append", default=[], metavar="NAME", help="for guests, such as rdrand")
-    text("--mount", action="append", metavar="LINE", help="for guests, as in fstab (NFS of this one's fstab)")
-    text("--no-mounts", action="store_const", const=[], dest="mount", help="none for guests")
     text(
-        "--closed", action="store_true", help="guests reach the controller, file servers and each other only"
+        "--cpu-feature",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="a CPU feature for guests, such as rdrand",
     )
-    text("--also", action="append", default=[], metavar="NETWORK", help="with --closed: and this network")
+    text(
+        "--mount",
+        action="append",
+        metavar="LINE",
+        help="a mount for guests, as in fstab (this machine's NFS entries)",
+    )
+    text("--no-mounts", action="store_const", const=[], dest="mount", help="no mounts for guests")
+    text(
+        "--closed", action="store_true", help="guests reach only the controller, file servers and each other"
+    )
+    text(
+        "--also",
+        action="append",
+        default=[],
+        metavar="NETWORK",
+        help="with --closed: also allow this network",
+    )
     text("--slurm-conf", default="/etc/slurm/slurm.conf", metavar="FILE", type=Path, help="slurm.conf")
-    text("--restart", default=_RESTART, metavar="COMMAND", help=f"restarts slurmctld ({_RESTART})")
+    text(
+        "--restart",
+        default=_RESTART,
+        metavar="COMMAND",
+        help=f"the command that restarts slurmctld ({_RESTART})",
+    )
 
 
 def run_setup(args: argparse.Namespace) -> int:

@@ -19,22 +19,23 @@ if TYPE_CHECKING:
 
 _VERBS = {
     "diff": "show what `apply` would change in the managed file; exit status 1 if anything",
-    "apply": "write the managed file, let Slurm read it, and take it back if all is not well",
-    "rollback": "go back to an earlier content of the managed file, by the same careful way",
+    "apply": "write the managed file, make Slurm read it, and roll it back if anything goes wrong",
+    "rollback": "return to an earlier version of the managed file, by the same careful steps",
     "hooks": "install, remove or show the hooks that Slurm calls",
     "spank": "install, remove or show the options by which jobs ask for machines of their own",
 }
 _HOOK_VERBS = {
-    "install": "install the hooks of the policy file around those that the site has",
-    "remove": "remove them; the site's own are as they were before",
+    "install": "install the hooks of the policy file around those of the site",
+    "remove": "remove our hooks; the site's own are restored",
     "status": "show which hooks are installed and what is wrong with them; exit status 1 if none",
 }
 
 _SPANK_VERBS = {
     "install": "compile the plugin for the Slurm of this machine, and name it in plugstack.conf",
-    "remove": "remove it; the site's own lines in plugstack.conf stay",
-    "status": "show whether it is installed and what is wrong with it; exit status 1 if not",
-    "package": "write an archive of it for machines where users log in",
+    "remove": "remove the plugin; the site's own lines in plugstack.conf stay",
+    "status": "show whether the plugin is installed and what is wrong with it; exit status 1 if "
+    "not installed",
+    "package": "write an archive of the plugin for machines where users log in",
 }
 
 
@@ -45,7 +46,7 @@ def add_slurm_arguments(parser: argparse.ArgumentParser) -> None:
         "--force", action="store_true", help="replace a file that somebody else has changed"
     )
     verbs["apply"].add_argument(
-        "--no-dry-start", action="store_true", help="do not let a slurmctld without network try it"
+        "--no-dry-start", action="store_true", help="skip the trial by a slurmctld without network"
     )
     verbs["rollback"].add_argument(
         "--to", type=Path, metavar="COPY", help="one of the dated copies (the newest)"
@@ -65,14 +66,14 @@ def add_slurm_arguments(parser: argparse.ArgumentParser) -> None:
 def _add_spank_arguments(spank: Mapping[str, argparse.ArgumentParser]) -> None:
     spank["package"].add_argument("archive", type=Path, metavar="FILE", help="the archive, such as vm.tar.gz")
     spank["package"].add_argument(
-        "--release", metavar="RELEASE", help="of the Slurm there, such as 24.11.5 (that of this machine)"
+        "--release", metavar="RELEASE", help="the Slurm release there, such as 24.11.5 (this machine's)"
     )
     for one in spank.values():
         one.add_argument(
             "--directory",
             type=Path,
             metavar="DIR",
-            help="where the plugin lies, on each machine (/usr/local/lib/backfill/spank)",
+            help="the plugin's directory on each machine (/usr/local/lib/backfill/spank)",
         )
 
 

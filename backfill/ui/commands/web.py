@@ -26,7 +26,7 @@ def add_web_arguments(parser: argparse.ArgumentParser) -> None:
         "--listen",
         metavar="ADDRESS:PORT",
         default=f"127.0.0.1:{DEFAULT_PORT}",
-        help=f"where to listen (127.0.0.1:{DEFAULT_PORT}); anything but loopback takes a certificate",
+        help=f"where to listen (127.0.0.1:{DEFAULT_PORT}); other than loopback needs a certificate",
     )
     parser.add_argument("--cert", type=Path, metavar="FILE", help="the certificate with its chain, PEM")
     parser.add_argument("--key", type=Path, metavar="FILE", help="its key, which no other user can read")
@@ -34,14 +34,10 @@ def add_web_arguments(parser: argparse.ArgumentParser) -> None:
         "--self-signed",
         type=Path,
         metavar="DIRECTORY",
-        help="for trials: make a certificate there, once, and say its fingerprint",
+        help="for trials: make a certificate there once, and print its fingerprint",
     )
     parser.add_argument(
-        "--rate",
-        type=int,
-        default=20,
-        metavar="N",
-        help="requests that one address may make in a second (20)",
+        "--rate", type=int, default=20, metavar="N", help="requests that one address may make per second (20)"
     )
     add_socket(parser)
 

@@ -23,13 +23,13 @@ from backfill.ui.parser import BAD_DATA, OK
 
 def add_workload_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments that `run_workload` needs."""
-    parser.add_argument("model", choices=tuple(MODELS), help="what to draw from")
+    parser.add_argument("model", choices=tuple(MODELS), help="the model to draw from")
     parser.add_argument("--jobs", type=_whole, default=10_000, help="how many (10000)")
-    parser.add_argument("--processors", type=_whole, default=256, help="of the machine (256)")
+    parser.add_argument("--processors", type=_whole, default=256, help="the machine's processors (256)")
     parser.add_argument("--seed", type=int, default=1, help="same seed, same jobs")
     parser.add_argument("--load", type=_positive, help="lublin: work offered, 1 = the machine")
     parser.add_argument("--mean-gap-s", type=_positive, default=10.0, help="poisson, htc: arrivals")
-    parser.add_argument("--backlog", type=_natural, default=0, help="htc: jobs that wait at time 0")
+    parser.add_argument("--backlog", type=_natural, default=0, help="htc: jobs waiting at time 0")
     parser.add_argument(
         "--estimate-factor", type=_factor, help="add estimates of up to this times the run time"
     )

@@ -95,7 +95,7 @@ async def remove(asker: Asks, order: orders.RemovalOrder, key: Key = "") -> Resp
 
 @api.post("/checkpoints/expiry", status_code=202, response_model=answers.OrderAnswer)
 async def expire(asker: Asks, key: Key = "") -> Response:
-    """Remove checkpoints whose time is over and that nobody needs."""
+    """Remove expired checkpoints that nobody needs."""
     return await _errand(asker, "expire", key, {})
 
 

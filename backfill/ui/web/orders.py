@@ -28,7 +28,7 @@ class ReclaimOrder(_Order):
 
     subject: _Name = Field(description="A burst host, such as an OpenStack project.")
     keep: int = Field(0, ge=0, le=1_000_000, description="So many may stay.")
-    on: bool = Field(True, description="False: any number may stay again.")
+    on: bool = Field(True, description="False: lift the limit.")
     reason: _Text = ""
 
 
