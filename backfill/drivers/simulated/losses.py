@@ -26,6 +26,8 @@ _STOPPING_S = 5.0
 _KEPT_FROM_S = 60.0
 # So long after its start a job may be put back that has no business where it is.
 _JUST_BEGUN_S = 65.0
+# So long after an admin has lifted a drain of ours it may be drained anew: a reading, and some calls.
+_REACTS_S = 10.0
 # So much may pass between the last question and the thaw.
 _A_CALL_S = 1.0
 
@@ -160,11 +162,12 @@ class Losses:
     def before_start(self, job: SimJob) -> None:
         """CPUs of a job that we suspended are not for another: both would go on at once.
 
-        Who lifts our drain opens them, until we have read that.
+        Who lifts our drain opens them, until we have had time to read that and to close them again.
         """
         for name in job.nodes:
             node = self._books.nodes[name]
-            if node.opened:
+            now_s = self._events.now_s
+            if node.opened_s is not None and now_s < node.opened_s + _REACTS_S:
                 continue
             others = [j for j in node.jobs.values() if j.suspended_here and j is not job]
             used = node.cpus_used + sum(j.cpus_per_node for j in others)

@@ -305,7 +305,8 @@ class SimulatedWorld:
     def admin_drain(self, node: str, reason: str) -> None:
         """An admin drains the node; an empty reason lifts any drain."""
         seen = self._books.nodes[node]
-        seen.opened = not reason and (seen.drain or "").startswith(OUR_REASON)
+        ours = not reason and (seen.drain or "").startswith(OUR_REASON)
+        seen.opened_s = self.now_s if ours else None
         seen.drain = reason or None
         self._books.refresh(seen)
 

@@ -148,7 +148,7 @@ class SimulatedSlurm:
             node = self._node(name)
             if node.drain is not None and not node.drain.startswith(OUR_REASON):
                 raise RefusedError(name, f"is drained by somebody else: {node.drain}")
-            node.drain, node.opened = reason, False
+            node.drain, node.opened_s = reason, None
             self._books.refresh(node)
 
     def undrain(self, name: str, *, heard: bool = False) -> bool:

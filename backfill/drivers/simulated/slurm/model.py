@@ -158,7 +158,7 @@ class SimNode(Viewed):
     registered: bool = False
     down: bool = False
     drain: str | None = None  # the reason while drained
-    opened: bool = False  # an admin has lifted a drain of ours, and we have not drained it since
+    opened_s: float | None = None  # when an admin lifted a drain of ours, if we have not drained it since
     silent: bool = False  # NOT_RESPONDING
     reason: str = ""
     boot_time_s: float = 0.0
