@@ -15,6 +15,7 @@ from backfill.core.model.changes import Claimed, HoldSet, NodeManaged
 from backfill.core.model.cluster import ENDED, JobState
 from backfill.core.model.fleet import InstanceSpec, Tag
 from backfill.core.model.lifecycle import Phase
+from backfill.core.model.refusals import Code
 from backfill.core.policies.ladder import Ladder, RungRule
 from backfill.core.policy import PolicySet, Priorities
 from backfill.drivers.simulated.faults import Odd
@@ -499,6 +500,19 @@ class Day:
         """
         managed = self.run.world.managed.values()
         return self.run.alive and all(m.phase is Phase.FAILED for m in managed) and not self.left()
+
+    def does_as_told(self) -> bool:
+        """Whether a person does what refusals ask for: what waits for somebody's word begins anew or ends."""
+        waits = [r for r in self.run.cycle.last.refusals if r.code in (Code.COPY_BESIDE, Code.COPY_UNSURE)]
+        facts = [fact.value for r in waits for fact in r.facts if fact.name == "jobs"]
+        named = {str(job) for value in facts if isinstance(value, tuple) for job in value}
+        alive = sorted(job for job in named if self.sim.job(job).active)
+        for job in alive:
+            if self.sim.job(job).requeue:
+                self.sim.requeue_behind(job, delay_s=10.0)
+            else:
+                self.sim.user_cancel(job)
+        return bool(alive)
 
     def left(self) -> str:
         """Say which nodes and instances of ours there really are, or return an empty text."""
