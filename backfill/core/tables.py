@@ -362,6 +362,10 @@ def _numbers(held: Iterable[HeldJob]) -> set[str]:
 Use = tuple[str, tuple[str, ...], int]
 
 
+# What is reserved is for somebody else's jobs: such as a machine whose owner's pin outlived our books.
+_KEPT_FROM_JOBS = frozenset({"RESERVED", "MAINT"})
+
+
 class ReadyIndex:
     """Sums that a plan needs every time, kept up to date. Only the world changes it."""
 

@@ -253,8 +253,8 @@ class SimNode(Viewed):
             flags.add("DRAIN")
         if self.silent:
             flags.add("NOT_RESPONDING")
-        if self.kept:
-            flags.add(self.kept)
+        if self.kept or self.pinned:
+            flags.add(self.kept or "RESERVED")
         if self.completing_any:
             flags.add("COMPLETING")
         return Node(
