@@ -159,6 +159,7 @@ def _take_over(builder: PlanBuilder, instance: Instance, reason: str) -> None:
     if name not in builder.world.nodes:
         unknown = because(Code.NOT_IN_SLURM)
     if unknown:
+        stop_where_wanted(builder, instance)
         _let_go(builder, node, unknown)
     else:
         builder.add(SetNode(node, node.reason))
