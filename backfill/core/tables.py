@@ -394,7 +394,8 @@ class ReadyIndex:
         """A node looks like this now; tells whether that makes a difference here."""
         ready = ours is not None and ours.phase is Phase.READY
         idle = ready and ours is not None and ours.idle_since_s is not None and not ours.fleet
-        takes = ready and seen is not None and not seen.drained and ours is not None and not ours.job
+        open_ = seen is not None and not seen.drained and _KEPT_FROM_JOBS.isdisjoint(seen.flags)
+        takes = ready and open_ and ours is not None and not ours.job
         allocated = None
         if takes and ours is not None and seen is not None:
             allocated = (ours.image, ours.devices, seen.cpus_allocated)
@@ -634,7 +635,8 @@ class Picture:
         self._seen: dict[tuple[str, str], float] = {}
         # Since when we see Slurm without a gap: deadlines do not run while nobody could act.
         self.sighted_since_s = 0.0
-        self._node_read, self._node_since = dict[str, float](), dict[str, float]()
+        # By node: when it was read, since when it is as it is, and when the latest of its jobs vanished.
+        self._node_read, self._node_since, self._vanished_s = (dict[str, float]() for _ in range(3))
 
     # --- reading -------------------------------------------------------------------------------
 
@@ -649,6 +651,10 @@ class Picture:
     def vanished_on(self, node: str) -> tuple[HeldJob, ...]:
         """Return jobs that were on a node of ours and of which Slurm shows nothing any more."""
         return tuple(self._vanished.get(node, {}).values())
+
+    def vanished_s(self, node: str) -> float:
+        """Return when it was read of the latest such job of a node; 0 if there is none."""
+        return self._vanished_s.get(node, 0.0) if node in self._vanished else 0.0
 
     def places_of(self, name: str) -> list[Instance]:
         """Every host's view of one instance; more than one only while it moves."""

@@ -200,7 +200,7 @@ class World(Picture):
         if self._newer("job", change.id, change.seen_s):
             known = self.jobs.get(change.id)
             if known is not None and known.active:
-                self._vanish(known)
+                self._vanish(known, change.seen_s)
             self.job_index.drop(change.id, change.seen_s)
             self.pilots.drop(change.id)
             if known is not None:
@@ -424,12 +424,13 @@ class World(Picture):
 
     # --- what is destroyed, and what was not --------------------------------------------------
 
-    def _vanish(self, job: Job) -> None:
+    def _vanish(self, job: Job, seen_s: float) -> None:
         """A job at work on these nodes is not shown any more, and was not shown to have ended."""
         for name in job.nodes:
             if name in self.managed:
                 lost = HeldJob(job.id, job.restarts)
                 self._vanished[name] = {**self._vanished.get(name, {}), job.id: lost}
+                self._vanished_s[name] = seen_s
 
     def _found_again(self, job_id: str) -> None:
         """Slurm shows a job that it did not show before: whatever it says is news of it."""

@@ -199,11 +199,24 @@ def _in_service(builder: PlanBuilder, node: ManagedNode, seen: Node, waiting: Re
     elif seen.drained_by_others:
         drained = because(Code.DRAINED_BY_OTHERS, said=Words(seen.reason))
         builder.refuse(node.name, Goal.UNDRAIN, drained)
-    elif seen.drained_by_us:
+    elif seen.drained_by_us and not _may_be_kept(builder, node):
         undrain = UndrainNode(
             subject=node.name, generation=node.generation, reason="it is ready", host=node.host
         )
         builder.insist(undrain, Goal.UNDRAIN)
+
+
+def _may_be_kept(builder: PlanBuilder, node: ManagedNode) -> bool:
+    """Return True if it may be closed for a job that Slurm does not show at this moment."""
+    world = builder.world
+    over_s = world.vanished_s(node.name) + builder.policies.limits.missing_s
+    lost = world.vanished_on(node.name)
+    if not lost or builder.now_s >= over_s:
+        return False
+    builder.wake_at(over_s)
+    jobs = tuple(held.id for held in lost)
+    builder.refuse(node.name, Goal.NEW_JOBS, because(Code.MAY_HAVE_JOBS, jobs=jobs))
+    return True
 
 
 def _prove_jobs(builder: PlanBuilder, node: ManagedNode, check: JobCheck) -> None:
