@@ -99,8 +99,7 @@ def room(world: World, host: str, policies: PolicySet, *, kept: bool = True) -> 
         if host == node.target or node.phase in holding:
             left = left - shape
         else:
-            instance = world.instances.get((host, node.name))
-            left = left - (NOTHING if instance is None else _there(instance, shape))
+            left = left - _still_there(world, host, node.name, shape)
     regions: dict[str, int] = {}
     for instance in world.fleet.instances_on(host):
         regions[instance.devices_of] = instance.region_mb
@@ -109,6 +108,15 @@ def room(world: World, host: str, policies: PolicySet, *, kept: bool = True) -> 
         if not booked and instance.occupies_memory:
             left = left - instance.resources  # our books do not have it there, but it is
     return left - Resources(0, sum(regions.values()))
+
+
+def _still_there(world: World, host: str, name: str, shape: Resources) -> Resources:
+    """Return what a node that goes has on the host: also where a call may yet bring its instance there."""
+    instance = world.instances.get((host, name))
+    if instance is not None:
+        return _there(instance, shape)
+    coming = any(o.running and o.host == host for o in world.operations_of(name))
+    return shape if coming else NOTHING
 
 
 def places_ever(world: World, policies: PolicySet, host: str, shape: Resources) -> int:

@@ -190,6 +190,8 @@ def _begin_one(builder: PlanBuilder, fleet: Fleet, failed: list[ManagedNode]) ->
         return
     for node in failed:
         next_s = node.retry.not_before_s
+        if builder.world.places_of(node.name):
+            continue  # what is left of its last life is removed first
         if next_s is None or builder.now_s >= next_s:
             _begin(builder, fleet, node.name, node.address, host, node.retry.failures)
             _set(builder, fleet, f"{node.name} is tried again", retries=fleet.retries + 1)

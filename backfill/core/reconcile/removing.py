@@ -180,7 +180,7 @@ def _unsure(builder: PlanBuilder, node: ManagedNode) -> Reason | None:
         read_s = max(
             source.seen_s if source is not None else 0.0, world.seen_s("instance", f"{name}/{node.name}")
         )
-        if read_s < node.since_s:
+        if read_s <= node.since_s:  # the reading for which it goes is not borne out by itself
             return because(Code.UNREAD_SINCE, host=name)
     return None
 

@@ -214,7 +214,7 @@ def _free_slot(builder: PlanBuilder, image: str, what: Goal, about: str) -> tupl
             continue  # its fleet tries it again, or undoes everything
         elif _warns(builder, node):
             return None  # the other names would only fail as well
-        elif node.phase is Phase.FAILED:
+        elif node.phase is Phase.FAILED and not world.places_of(name):
             return name, address, node.retry.failures
     builder.refuse("cluster", what, because(Code.NO_NAME), about)
     return None
