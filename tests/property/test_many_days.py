@@ -93,6 +93,20 @@ FOUND_LATER: tuple[tuple[int, int], ...] = (
     (20261129, 554),
     # The audit took a call for one of an earlier life of the node.
     (20261129, 260),
+    # One question about a job that Slurm forgot for a moment: its other node was opened to others.
+    (20261128, 277),
+    # An instance whose node Slurm did not know ran on when its host was wanted.
+    (20261128, 482),
+    # A pin outlived the books: others waited for ever for the machine that it kept for a job of the past.
+    (20261128, 19),
+    (20261128, 569),
+    # A reading lacked a new instance: its name was used again beside the copy that was there after all.
+    (20261130, 281),
+    # An instance in the making was given up in the same plan, and its room given away at once.
+    (20261130, 353),
+    # What waits for a person's word by design is ended by a person.
+    (20261128, 336),
+    (20261129, 423),
 )
 
 
