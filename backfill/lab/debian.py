@@ -17,6 +17,14 @@ _LATER = (
 )
 
 
+# A root that a crash leaves half made is thrown away: dpkg need not wait for the disk after each file.
+# What is installed there later shall wait again.
+_NO_WAITING = (
+    "--dpkgopt=force-unsafe-io",
+    '--customize-hook=sed -i /force-unsafe-io/d "$1/etc/dpkg/dpkg.cfg.d/99mmdebstrap"',
+)
+
+
 def options(suite: str, *left_out: str) -> tuple[str, ...]:
     """mmdebstrap's options for the suite without the folders `left_out` of /usr/share."""
     return (
@@ -30,22 +38,27 @@ def options(suite: str, *left_out: str) -> tuple[str, ...]:
 
 
 def install(suite: str, packages: Sequence[str], how: Sequence[str], root: Path, log: Path) -> None:
-    """Make `root` with these packages and all that they need; LabError with the log's last lines.
+    """Make `root` with these packages and all that they need; LabError with what the log says of why not.
 
     A later suite comes from the mirror that this machine's apt uses for its own.
     """
-    argv = ["mmdebstrap", *how, f"--include={','.join(packages)}", suite, str(root)]
+    argv = ["mmdebstrap", *how, *_NO_WAITING, f"--include={','.join(packages)}", suite, str(root)]
     if suite != OWN:
         argv.append(mirror())
     with log.open("w") as output:
         done = subprocess.run(argv, stdout=output, stderr=subprocess.STDOUT, check=False)
     if done.returncode != 0:
         shutil.rmtree(root, ignore_errors=True)
-        lines = log.read_text(errors="replace").splitlines()
-        for line in lines:
-            if line.startswith("E: Unable to locate package "):
-                raise LabError(f"Debian {suite} has no package {line.split()[-1]}; leave it out")
-        raise LabError(f"mmdebstrap could not install Debian {suite}: {' / '.join(lines[-3:])}")
+        raise LabError(failure(suite, log.read_text(errors="replace").splitlines()))
+
+
+def failure(suite: str, log: Sequence[str]) -> str:
+    """Say by the lines of mmdebstrap's log why it failed: what apt met comes before what followed of it."""
+    for line in log:
+        if line.startswith("E: Unable to locate package "):
+            return f"Debian {suite} has no package {line.split()[-1]}; leave it out"
+    causes = [line for line in log if line.startswith(("Err:", "E: ", "W: Failed"))]
+    return f"mmdebstrap could not install Debian {suite}: {' / '.join(causes[:3] or log[-3:])}"
 
 
 def mirror() -> str:
