@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from backfill.lab import debian
-from backfill.lab.spec import CONDOR_SLURM, HYPERVISORS, LabError, LabSpec, cache_root
+from backfill.lab.spec import CONDOR_SLURM, HYPERVISORS, SITE_RELEASES, LabError, LabSpec, cache_root
 from backfill.lab.stale import clear_builds
 
 # The release that comes with Debian 12 is installed on the machine itself and needs no root.
@@ -104,6 +104,7 @@ _RECIPES = {
     **{
         f"site-{name}": _Recipe(f"a site with Slurm {name}", suite, SITE_PACKAGES)
         for name, suite in {INSTALLED: debian.OWN, **SUITES}.items()
+        if name in SITE_RELEASES
     },
     CONDOR: _Recipe("HTCondor", SUITES[CONDOR_SLURM], CONDOR_PACKAGES),
     "debian-13": _Recipe("the hypervisor of Debian 13", "trixie", HYPERVISOR_PACKAGES),

@@ -32,6 +32,8 @@ POOL, CE = "pool", "ce"
 _FIXED = {"ctl": CONTROLLER_ADDRESS, POOL: "10.77.0.2", CE: "10.77.0.3"}
 # HTCondor comes from Debian 13, and guests that run it are of one piece.
 CONDOR_SLURM = "24.11"
+# Those whose Debian has a systemd that boots on control groups of version 1: 258 and later do not.
+SITE_RELEASES = ("22.05", "24.11")
 
 # Debian 12's is installed on the machine itself; each later one lives in a root of its own.
 HYPERVISORS = ("debian-12", "debian-13")
@@ -116,6 +118,11 @@ class LabSpec:
             raise LabError("auth=slurm takes a plain lab of Slurm 24.11 or later")
         if self.site and (self.time or self.files or self.salt or self.hooks != "none"):
             raise LabError("a site has no time, files, Salt or hook from the lab: install them in it")
+        if self.site and self.slurm_version not in SITE_RELEASES:
+            raise LabError(
+                f"no site has Slurm {self.slurm_version}: its Debian's systemd boots on control groups of "
+                f"version 2 alone, and a site of the lab has version 1; take {' or '.join(SITE_RELEASES)}"
+            )
         if self.configless and not self.site:
             raise LabError("only the hosts of a site can be without a slurm.conf")
 

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from backfill.lab.roots import INSTALLED, RELEASES
-from backfill.lab.spec import JOB_USER
+from backfill.lab.roots import INSTALLED
+from backfill.lab.spec import JOB_USER, SITE_RELEASES
 from tests.real.daemon_rig import PAUSE, REQUEUE
 from tests.real.site_rig import SiteRig, site
 
@@ -19,7 +19,7 @@ _TICK_S = 60.0
 _SHORT_S = 30.0
 
 
-@pytest.fixture(scope="module", params=RELEASES)
+@pytest.fixture(scope="module", params=SITE_RELEASES)
 def installed(request: pytest.FixtureRequest) -> Iterator[SiteRig]:
     with site("books", request.param) as rig:
         rig.install(ladder=[PAUSE, REQUEUE])

@@ -48,6 +48,8 @@ def test_what_a_site_cannot_have_is_refused() -> None:
     """Whole machines get nothing of ours from the lab, and only they can do without slurm.conf."""
     with pytest.raises(LabError, match="install them in it"):
         LabSpec(site=True, salt=True)
+    with pytest.raises(LabError, match="systemd boots on control groups of version 2"):
+        LabSpec(site=True, slurm_version="26.05")
     with pytest.raises(LabError, match="only the hosts of a site"):
         LabSpec(configless=True)
 
