@@ -19,13 +19,18 @@ pytestmark = [pytest.mark.real, pytest.mark.soak]
 ROOT = Path(__file__).resolve().parents[2]
 # What each package needs from Debian, and systemd, which looks at the unit.
 NEEDS = {
-    "bookworm": ("python3", "libvirt0", "procps", "systemd"),
+    "bookworm": ("python3", "libvirt0", "libstdc++6", "zlib1g", "procps", "systemd"),
     "trixie": ("python3", "python3-yaml", "python3-rich", "python3-libvirt", "procps", "systemd"),
 }
+# What the environment inside of the package for Debian 12 can use.
+BINDINGS = (
+    "libvirt, libvirt_qemu, openstack, fastapi, uvicorn, jwt, cryptography, prometheus_client, htcondor2"
+)
 MARKS = {"bookworm": "deb12", "trixie": "deb13"}
 INSTALLED = (
     "/usr/bin/backfill",
     "/usr/lib/systemd/system/backfill.service",
+    "/usr/lib/systemd/system/backfill-web.service",
     "/usr/share/backfill/config/policy.yaml",
     "/usr/share/backfill/salt_states/node/init.sls",
     "/usr/share/bash-completion/completions/backfill",
@@ -36,7 +41,7 @@ WORKS = """
 backfill version
 backfill policy check /usr/share/backfill/config/policy.yaml
 backfill completion bash >/dev/null
-systemd-analyze verify /usr/lib/systemd/system/backfill.service
+systemd-analyze verify /usr/lib/systemd/system/backfill.service /usr/lib/systemd/system/backfill-web.service
 find /usr/share/man/man1 -name 'backfill*' | grep -q backfill-evict
 """
 # As `backfill setup` puts the drop-in there; 20 stands for an exposure of 2.0 (systemd-analyze(1)).
@@ -93,6 +98,9 @@ def test_a_package_is_installed_used_upgraded_removed_and_purged(root: tuple[Cle
     assert "not started: write /etc/backfill/policy.yaml first" in told
     clean.run("".join(f"test -e {path}\n" for path in INSTALLED))
     clean.run(WORKS)
+    if "+deb12_" in package:
+        clean.run(f"/usr/lib/backfill/bin/python -I -c 'import {BINDINGS}'")
+        assert "libvirt0" in clean.run("dpkg-query -W -f '${Depends}' backfill").stdout
     assert "User=slurm" in clean.run("cat /usr/share/backfill/systemd/slurm-user.conf").stdout
     clean.run(LOCKED_IN)
     clean.run(
