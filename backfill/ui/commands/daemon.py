@@ -50,7 +50,7 @@ from backfill.ui.assemble import (
     provisioner,
     slurm_manager,
 )
-from backfill.ui.commands.file_check import check_files, unusable
+from backfill.ui.commands.file_check import check_files, unit_user, unusable
 from backfill.ui.commands.hook_check import check_hooks
 from backfill.ui.commands.options_check import check_options
 from backfill.ui.preview import DayPlayer
@@ -169,6 +169,10 @@ def _checked(config: Config, manager: SlurmManager) -> int:
         return _refuse(str(error), UNAVAILABLE)
     for sentence in found.proven:
         print(f"{config.source}: {sentence}")
+    if os.geteuid() == 0 and (user := unit_user()) not in ("", "root"):
+        print(
+            f"{config.source}: root looked at it, and the daemon is {user}: `backfill doctor` looks as {user}"
+        )
     options = check_options(config)
     if options.lack:
         print(f"{config.source}: {options.lack}")
@@ -262,8 +266,7 @@ def _only_one(state_dir: Path) -> TextIO:
             lock.close()
             raise RuntimeError(f"another daemon (pid {pid}) works with {state_dir}; stop it first") from None
         lock.truncate(0)
-        lock.write(str(os.getpid()))
-        lock.flush()
+        os.write(lock.fileno(), str(os.getpid()).encode())  # unbuffered: on a full disk it fails here
     except OSError as error:
         raise RuntimeError(unusable(state_dir, error)) from None
     return lock

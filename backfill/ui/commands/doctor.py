@@ -7,13 +7,13 @@ import contextlib
 import importlib
 import os
 import pwd
-import subprocess
 import sys
 from pathlib import Path
 
 from backfill.config import ConfigError, load
 from backfill.core.model.sentences import visible
 from backfill.ui.client import print_json
+from backfill.ui.commands.file_check import unit_user
 from backfill.ui.doctor.examination import Diagnosis, examine
 from backfill.ui.doctor.facts import Facts
 from backfill.ui.doctor.findings import Defect, Finding, Grade
@@ -22,7 +22,6 @@ from backfill.ui.doctor.look import look
 from backfill.ui.parser import DEFAULT_POLICY, say
 
 SOUND, FAULTY, BLIND = 0, 1, 2
-_UNIT = "backfill.service"
 # Python reads these at their first use.
 _CODECS = ("ascii", "idna", "latin_1", "utf_8_sig")
 
@@ -48,7 +47,7 @@ def add_doctor_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run_doctor(args: argparse.Namespace) -> int:
     """Become the daemon's user, look, and say what was found."""
-    name = args.user or (_user_of_the_unit() if os.geteuid() == 0 else "")
+    name = args.user or (unit_user() if os.geteuid() == 0 else "")
     if name:
         try:
             user = pwd.getpwnam(name)
@@ -62,21 +61,6 @@ def run_doctor(args: argparse.Namespace) -> int:
             args.config = args.config.absolute()
             _become(user)
     return _show(args, _diagnose(args))
-
-
-def _user_of_the_unit() -> str:
-    """The user as whom systemd runs the daemon; empty: root, or there is no such unit."""
-    try:
-        done = subprocess.run(
-            ["systemctl", "show", "--property=User", "--value", _UNIT],
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=10,
-        )
-    except (OSError, subprocess.TimeoutExpired):
-        return ""
-    return done.stdout.strip() if done.returncode == 0 else ""
 
 
 def _become(user: pwd.struct_passwd) -> None:

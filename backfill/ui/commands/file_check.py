@@ -6,11 +6,13 @@ import errno
 import os
 import pwd
 import re
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 from backfill.config.model import Config, LibvirtEntry, Provider
 
+_UNIT = "backfill.service"
 _LAST_STEP = re.compile(r"(\.[^.]*|\[[^\]]*\])$")
 
 
@@ -29,6 +31,21 @@ def check_files(config: Config) -> list[str]:
         *_unreadable(config, "libvirt.surroundings.slurm_key", entry.surroundings.slurm_key),
         *_directories(config, entry),
     ]
+
+
+def unit_user() -> str:
+    """Return the user as whom systemd runs the daemon; empty: root, or there is no such unit."""
+    try:
+        done = subprocess.run(
+            ["systemctl", "show", "--property=User", "--value", _UNIT],
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=10,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return done.stdout.strip() if done.returncode == 0 else ""
 
 
 def unusable(directory: Path, error: OSError) -> str:
