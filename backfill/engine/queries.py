@@ -262,6 +262,7 @@ class Queries:
             "slurm_reason": seen.reason if seen else "",
             "jobs": [j.id for j in self._world.jobs_on(node.name)],
             "held": [asdict(h) for h in node.held],
+            "closed": self._world.closed.get(node.name, ""),
             "proven_s": node.proof.proven_s,
             "proof_s": node.proof.first_s,
             "checks": [asdict(c) for c in self._checks(node)],

@@ -219,7 +219,10 @@ def test_an_operator_evicts_on_the_page_and_the_guest_stands_still(scene: Scene)
     rig.becomes(node, "parked")
     scene.says("parked")
     assert rig.virsh(host, "domstate", node).split() == ["paused"]
-    scene.picture("page_evicted")
+    scene.picture("page")
+    scene.tab.size(390, 844, dark=True)
+    scene.picture("page_dark_phone")
+    scene.tab.size(1400, 1000)
     scene.explain(host)
     scene.tab.js(
         "[...document.querySelectorAll('#why button')].find((b) => b.textContent === 'Open again').click()"

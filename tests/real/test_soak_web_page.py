@@ -265,3 +265,21 @@ def test_where_slurm_keeps_jobs_private_a_reader_sees_what_is_left(tmp_path: Pat
         scene.tab.await_js('document.querySelectorAll("#nodes tbody tr").length === 1')
         assert scene.tab.js('document.querySelector("#hosts tbody tr").cells[2].textContent') == high
         assert not scene.tab.js('document.getElementById("lines-part").hidden')
+
+
+def test_what_is_in_trouble_stands_on_top(tmp_path: Path) -> None:
+    """A daemon that may only give hosts back says so there; where nothing is booked there are no bars."""
+    with (
+        living(tmp_path, with_roles(), tokens=Names()) as daemon,
+        served(daemon.socket) as port,
+        page(tmp_path / "browser") as tab,
+    ):
+        scene = Scene(daemon, port, tab)
+        scene.enter(CY)
+        scene.says("nothing is booked yet")
+        assert tab.js('getComputedStyle(document.getElementById("harvest-picture")).display') == "none"
+        assert tab.js('document.getElementById("trouble-part").hidden')
+        daemon.journal.full = True
+        daemon.sim.submit("htc", 10.0)
+        daemon.until(lambda: bool(daemon.daemon.world.barred))
+        tab.await_js('document.getElementById("trouble").innerText.includes("database or disk is full")')

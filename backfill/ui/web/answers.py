@@ -198,6 +198,7 @@ class NodeTold(_Open):
     slurm_reason: str
     jobs: list[str]
     held: list[dict[str, Any]]
+    closed: str = Field(description="Why a person has closed it; empty: nobody has.")
     failures: int
     evictions: int
 

@@ -3,6 +3,7 @@
 const harvest = (() => {
   const at = (id) => document.getElementById(id), SPACE = at("harvest-picture").namespaceURI, HOUR_S = 3600, DAY_S = 86400;
   const PARTS = [["metal", "jobs on hosts' own nodes"], ["worked", "jobs on instances"], ["lost", "of that lost"], ["idle", "idle"]];
+  const EMPTY = "nothing is booked yet: that takes a minute";
   let known = null, days = false;
   function drawn(tag, more) { const one = document.createElementNS(SPACE, tag); for (const [name, value] of Object.entries(more)) one.setAttribute(name, value); return one; }
   const core = (s) => { const h = s / HOUR_S; return h >= 100 ? Math.round(h).toLocaleString("en") : h.toFixed(h < 10 ? 2 : 1); };
@@ -58,10 +59,11 @@ const harvest = (() => {
   }
   function show(table) {
     if (!known) return;
-    const found = slots();
-    picture(found); sentence(found);
+    const found = slots(), some = found.some((one) => one.room || one.worked);
+    at("harvest-picture").classList.toggle("none", !some); at("harvest-legend").hidden = !some;
+    if (some) { picture(found); sentence(found); } else at("harvested").textContent = EMPTY;
     if (table) tell = table;
-    tell("harvest", [days ? "day" : "hour", ...PARTS.map(([, text]) => text)], found.filter((one) => one.room || one.worked).reverse().map((one) => [named(one.from_s), ...PARTS.map(([name]) => core(one[name]))]), "nothing is booked yet: that takes a minute");
+    tell("harvest", [days ? "day" : "hour", ...PARTS.map(([, text]) => text)], found.filter((one) => one.room || one.worked).reverse().map((one) => [named(one.from_s), ...PARTS.map(([name]) => core(one[name]))]), EMPTY);
     if (!at("harvest-legend").children.length) at("harvest-legend").replaceChildren(...PARTS.map(([name, text]) => { const one = document.createElement("span"); one.textContent = text; one.className = "f-" + name; return one; }));
   }
   let tell = () => {};

@@ -3,7 +3,7 @@
 (() => {
   const at = (id) => document.getElementById(id);
   const state = { csrf: sessionStorage.getItem("csrf") || "", role: "", hidden: [], lines: null, labels: {}, hosts: [], subject: "", preview: "", today: null, timer: 0, turn: 0 };
-  const EVERY_MS = 2000;
+  const EVERY_MS = 2000, MOST_TROUBLE = 8;
 
   // --- asking ------------------------------------------------------------------------------------
   async function call(path, method = "GET", body = undefined, token = "") {
@@ -17,7 +17,7 @@
     if (!reply.ok && reply.status !== 304) throw Object.assign(new Error(found.error || reply.statusText), { status: reply.status });
     return found;
   }
-  function say(text) { at("message").textContent = text; }
+  function say(text, bad = false) { at("message").textContent = text; at("message").className = bad ? "trouble" : ""; }
 
   // --- writing -----------------------------------------------------------------------------------
   function make(tag, text = "", more = {}) { return Object.assign(document.createElement(tag), { textContent: text }, more); }
@@ -64,7 +64,7 @@
     if (found.slurm) parts.push(make("p", "Slurm shows it as " + found.slurm));
     for (const refusal of found.refusals) parts.push(make("p", "not done: " + refusal.sentence, { className: "not" }));
     for (const entry of found.operations) parts.push(make("p", `${entry.running ? "under way" : "tried again later"}: ${entry.key}${entry.problem ? ": " + entry.problem : ""}`));
-    if ((node || host) && ["operator", "admin"].includes(state.role)) parts.push(buttons(name, host));
+    if ((node || host) && ["operator", "admin"].includes(state.role)) parts.push(buttons(name, host || node));
     if (!found.story.length) { at("why").replaceChildren(...parts); return; }
     const story = make("ol", "", { tabIndex: 0 });
     story.setAttribute("aria-label", "Story of " + name);
@@ -75,21 +75,21 @@
   }
   // The jobs that have a host: a closing by hand is told apart.
   const takers = (host) => host.given_to.filter((job) => /^[0-9]/.test(job));
-  // What can be done about it now: a host is closed or open; of a node only the daemon knows.
-  function buttons(name, host) {
+  // What can be done about a host or node now: it is closed, or open.
+  function buttons(name, place) {
     const bar = make("form", "", { className: "bar act" }), label = make("label", "Reason"), reason = make("input", "", { id: "reason", maxLength: 1000 });
     label.htmlFor = "reason";
     const act = (text, on) => {
       const one = make("button", text, { type: on ? "submit" : "button", className: on ? "grave" : "" });
       const go = async (event) => {
         event.preventDefault();
-        try { await call("evictions", "POST", { subject: name, on, reason: reason.value }); say(`${name}: ${on ? "closed; what is there is pushed aside" : "open again"}`); await explain(name); } catch (error) { say(error.message); }
+        try { await call("evictions", "POST", { subject: name, on, reason: reason.value }); say(`${name}: ${on ? "closed; what is there is pushed aside" : "open again"}`); await explain(name); } catch (error) { say(error.message, true); }
       };
       if (on) bar.addEventListener("submit", go); else one.addEventListener("click", go);
       return one;
     };
-    if (!host || !host.closed) bar.append(label, reason, act("Evict", true));
-    if (!host || host.closed) bar.append(act("Open again", false));
+    if (place.closed) bar.append(make("span", "closed by hand", { className: "soft" }), act("Open again", false));
+    else bar.append(label, reason, act("Evict", true));
     return bar;
   }
 
@@ -108,18 +108,20 @@
     at("cluster").textContent = found.cluster; document.title = found.cluster + " | backfill";
     at("sentence").textContent = found.sentence;
     const trouble = [];
+    for (const one of found.refusals) if (one.code === "barred") trouble.push(one.sentence);
     if (found.clock) trouble.push(found.clock);
     for (const [source, seen] of Object.entries(found.sources)) if (seen.problem) trouble.push(`${source}: ${seen.problem}`);
     if (found.phases["given-up"]) trouble.push(`${found.phases["given-up"]} nodes are given up and wait for a person`);
     for (const one of found.hooks_not_believed) trouble.push(`${one.count} times: ${one.why}`);
     for (const problem of found.policy.problems || []) trouble.push("policy file: " + problem);
     for (const call of found.operations) if (call.problem && call.final) trouble.push(`${call.key}: ${call.problem}`);
-    at("trouble-part").hidden = !trouble.length; fill(at("trouble"), trouble);
+    at("trouble-part").hidden = !trouble.length;
+    fill(at("trouble"), trouble.length > MOST_TROUBLE ? [...trouble.slice(0, MOST_TROUBLE), `and ${trouble.length - MOST_TROUBLE} more`] : trouble);
     const codes = new Map();
     for (const one of found.refusals) { const known = codes.get(one.code) || { count: 0, one }; known.count++; codes.set(one.code, known); }
     const most = [...codes.values()].sort((a, b) => b.count - a.count).slice(0, 50);
     table("refused", ["times", "code", "for example", "about"], most.map(({ count, one }) => [count, one.code, one.sentence, /^(cluster)$/.test(one.subject) ? one.subject : { subject: one.subject.replace(/^job /, "") }]), "nothing is refused");
-    at("policy").textContent = `${found.policy.source || "given at the start"}, in force since ${when(found.policy.loaded_s)}`;
+    at("policy").textContent = (found.policy.source || "given at the start") + (found.policy.loaded_s ? `, in force since ${when(found.policy.loaded_s)}` : "");
   }
   // The cluster in a few numbers; what is in trouble stands out.
   function tiles(about, hosts) {
@@ -187,7 +189,7 @@
     clearTimeout(state.timer);
     try { await round(); if (at("message").dataset.trouble) { say(""); delete at("message").dataset.trouble; } } catch (error) {
       if (error.status === 401) { outside(); return; }
-      say(error.message); at("message").dataset.trouble = "1";
+      say(error.message, true); at("message").dataset.trouble = "1";
     }
     state.timer = setTimeout(again, EVERY_MS);
   }
@@ -215,10 +217,10 @@
       const found = await call("session", "POST", undefined, token);
       state.csrf = found.csrf; sessionStorage.setItem("csrf", found.csrf); say("");
       await inside();
-    } catch (error) { say(error.message); }
+    } catch (error) { say(error.message, true); }
   });
   at("leave").addEventListener("click", async () => {
-    try { await call("session", "DELETE"); } catch (error) { say(error.message); }
+    try { await call("session", "DELETE"); } catch (error) { say(error.message, true); }
     sessionStorage.removeItem("csrf"); state.csrf = ""; outside();
   });
   at("ask").addEventListener("submit", (event) => { event.preventDefault(); explain(at("subject").value.trim()); });
@@ -235,5 +237,5 @@
     try { const { problems, changed } = await call("policy/reload", "POST"); fill(at("checked"), problems.length ? problems : ["taken over; changed: " + (changed.join(", ") || "nothing")]); } catch (error) { fill(at("checked"), [error.message]); }
   });
   document.addEventListener("visibilitychange", () => { if (!document.hidden && !at("inside").hidden) again(); });
-  inside().catch((error) => { outside(); if (error.status !== 401) say(error.message); });
+  inside().catch((error) => { outside(); if (error.status !== 401) say(error.message, true); });
 })();
