@@ -197,7 +197,7 @@ def test_a_long_stay_throttles_where_no_other_host_is_free() -> None:
     run, low = one_pilot(pilots(THROTTLE, PAUSE, MIGRATE, REQUEUE))
     take(run.sim, 500.0, 600.0)
     run.until(lambda: phase(run) is Phase.THROTTLED, 10)
-    assert "keeps next to no CPU time" in run.world.managed["vn1"].reason
+    assert "goes on with next to no CPU time" in run.world.managed["vn1"].reason
     run.until(lambda: phase(run) is Phase.READY, 600)
     run.until(lambda: run.sim.job(low).state is JobState.COMPLETED, 1200)
     assert run.sim.job(low).restarts == 0
