@@ -24,32 +24,34 @@ NODES = Family("backfill_nodes", _GAUGE, "Our nodes, by phase.", ("phase",))
 HOSTS = Family("backfill_hosts", _GAUGE, "Hosts, by whether they answer.", ("state",))
 INSTANCES = Family("backfill_instances", _GAUGE, "Instances as hypervisors show them.", ("state",))
 OPERATIONS = Family(
-    "backfill_operations", _GAUGE, "Calls to the outside: running, or waiting for their next try.", ("state",)
+    "backfill_operations", _GAUGE, "Calls to the outside: running, or waiting for the next try.", ("state",)
 )
 OLDEST_CALL = Family(
-    "backfill_operation_oldest_age_seconds", _GAUGE, "Age of the call that has run longest; 0: none runs."
+    "backfill_operation_oldest_age_seconds", _GAUGE, "Age of the longest-running call; 0: none runs."
 )
 REFUSED_NOW = Family(
-    "backfill_refused", _GAUGE, "What is refused at this moment, by the most frequent codes.", ("code",)
+    "backfill_refused", _GAUGE, "What is currently refused, by the most frequent codes.", ("code",)
 )
 PICTURES = Family(
     "backfill_picture_age_seconds",
     _GAUGE,
-    "Age of what is known: of slurm, and of the host whose picture is oldest. +Inf: never read.",
+    "Age of the daemon's knowledge: of slurm, and of the host with the oldest picture. +Inf: never read.",
     ("source",),
 )
 BARRED = Family(
-    "backfill_barred", _GAUGE, "1 while no more is done than to give hosts back, because of this.", ("by",)
+    "backfill_barred", _GAUGE, "1 while the daemon only gives hosts back, for this reason.", ("by",)
 )
-CLAIMS = Family("backfill_claims", _GAUGE, "Jobs that got hosts of ours; waiting: at a hook.", ("state",))
-JOBS_WAITING = Family("backfill_low_priority_jobs_waiting", _GAUGE, "Jobs that instances could be made for.")
+CLAIMS = Family(
+    "backfill_claims", _GAUGE, "Jobs that got hosts of ours; waiting: held by a hook.", ("state",)
+)
+JOBS_WAITING = Family("backfill_low_priority_jobs_waiting", _GAUGE, "Jobs for which instances could be made.")
 JOURNAL = Family("backfill_journal_bytes", _GAUGE, "Size of the journal, looked up once a minute.")
-INBOX = Family("backfill_inbox_messages", _GAUGE, "Messages that the daemon's thread has not taken yet.")
-HOOKS_REFUSED = Family("backfill_hooks_not_believed", _COUNTER, "Calls of hooks that were not believed.")
+INBOX = Family("backfill_inbox_messages", _GAUGE, "Messages that the daemon's thread has not yet taken.")
+HOOKS_REFUSED = Family("backfill_hooks_not_believed", _COUNTER, "Hook calls that were not trusted.")
 FORGOTTEN = Family(
-    "backfill_planner_forgotten", _COUNTER, "What only a full pass had found: each one is a defect."
+    "backfill_planner_forgotten", _COUNTER, "Findings that only a full pass made: each one is a defect."
 )
-POLICY = Family("backfill_policy_valid", _GAUGE, "0 while the policy file as it is now is not in force.")
+POLICY = Family("backfill_policy_valid", _GAUGE, "0 while the current policy file is not in force.")
 INFO = Family("backfill_info", _GAUGE, "Always 1; the label names the cluster.", ("cluster",))
 
 _Item = TypeVar("_Item")

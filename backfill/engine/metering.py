@@ -30,64 +30,62 @@ _CYCLE_S = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0, 5.0
 EVICTIONS = Family(
     "backfill_evictions",
     _COUNTER,
-    "Instances that were pushed off their host's CPUs, by the rung that did it and for whom.",
+    "Instances pushed off their host's CPUs, by the rung and the cause.",
     ("rung", "cause"),
 )
 EVICTION_S = Family(
     "backfill_eviction_seconds",
     _HISTOGRAM,
-    "From the decision to push an instance aside until its hypervisor showed it off the host's CPUs.",
+    "From the decision to push an instance aside until the hypervisor showed it off the host's CPUs.",
     ("rung",),
 )
 ROOM_S = Family(
     "backfill_room_answer_seconds",
     _HISTOGRAM,
-    "From a hook's word that Slurm gave a host to a job until it was told: free, or not_proven.",
+    "From a hook's call that Slurm gave a host to a job until the answer: free, or not_proven.",
     ("answer",),
 )
 RETURNS = Family(
     "backfill_returns",
     _COUNTER,
-    "Returns of instances to work that are over: back, put_off, evicted, removed.",
+    "Finished returns of instances to work: back, put_off, evicted, removed.",
     ("outcome",),
 )
 RETURN_S = Family(
-    "backfill_return_seconds", _HISTOGRAM, "From the begin of a return until the node was back at work."
+    "backfill_return_seconds", _HISTOGRAM, "From the beginning of a return until the node was back at work."
 )
 JOINS = Family(
-    "backfill_joins", _COUNTER, "Boots of nodes that are over: ready, evicted, failed, removed.", ("outcome",)
+    "backfill_joins", _COUNTER, "Finished boots of nodes: ready, evicted, failed, removed.", ("outcome",)
 )
 JOIN_S = Family(
     "backfill_join_seconds",
     _HISTOGRAM,
-    "Of nodes that became ready: make (instance), register (slurmd), prove, release, and total.",
+    "For nodes that became ready: make (instance), register (slurmd), prove, release, and total.",
     ("step",),
 )
 CALLS_S = Family(
     "backfill_operation_seconds",
     _HISTOGRAM,
-    "Calls to Slurm and hypervisors, by kind, failed ones included.",
+    "Calls to Slurm and hypervisors, by kind, including failed ones.",
     ("kind",),
 )
 FAILED_CALLS = Family(
     "backfill_operation_failures", _COUNTER, "Calls to Slurm and hypervisors that failed, by kind.", ("kind",)
 )
 REFUSALS = Family(
-    "backfill_refusals", _COUNTER, "Refusals that were new or said something new, by code.", ("code",)
+    "backfill_refusals", _COUNTER, "Refusals that were new or had a new reason, by code.", ("code",)
 )
 GUARDS = Family(
     "backfill_guard_trips",
     _COUNTER,
-    "Times that a guard began to hold something back, by its code, or by the limit's key.",
+    "How often a guard began to hold something back, by its code or the limit's key.",
     ("guard",),
 )
-DESTROYED = Family(
-    "backfill_destroyed", _COUNTER, "Nodes whose work was given up, by the reason for it.", ("cause",)
-)
+DESTROYED = Family("backfill_destroyed", _COUNTER, "Nodes whose work was given up, by cause.", ("cause",))
 FENCE = Family(
     "backfill_fence_verdicts",
     _COUNTER,
-    "Stopped copies that were let go on, that were stale, or whose end was not borne out.",
+    "Stopped copies that were allowed to continue, were stale, or whose destruction was not confirmed.",
     ("verdict",),
 )
 CYCLE_S = Family("backfill_cycle_seconds", _HISTOGRAM, "Work of one cycle of the daemon's own thread.")

@@ -17,13 +17,13 @@ MOST_PARTITIONS = 16
 HARVESTED = Family(
     "backfill_harvested_core_seconds",
     FamilyKind.COUNTER,
-    "Core seconds that jobs worked on instances, stops left out.",
+    "Core seconds that jobs worked on instances, without stops.",
     ("partition",),
 )
 LOST = Family(
     "backfill_lost_core_seconds",
     FamilyKind.COUNTER,
-    "Of the harvested core seconds, those of runs that Slurm began anew or ended with their node.",
+    "Of the harvested core seconds, those of runs that Slurm restarted or ended with their node.",
     ("partition",),
 )
 # Ends of a run that were not the job's own.
