@@ -10,9 +10,8 @@ from collections.abc import Iterator, Mapping
 from backfill.config.model import Config, HookPlaceKind, ReadKind, RegistrationKind
 from backfill.core.model.cluster import Node, SlurmSettings
 from backfill.core.model.fleet import Host
-from backfill.core.model.lifecycle import Rung
 from backfill.core.model.quantities import Resources
-from backfill.core.policies.ladder import Ladder, RungRule
+from backfill.core.policies.ladder import Ladder, Rung, RungRule
 
 # Of the releases that the contract suites run on.
 _NEWEST = (26, 5)

@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from math import inf, nextafter
 
-from backfill.core.breakers import open_breaker
 from backfill.core.model.cluster import Job, Node, NodeBase, end_s
 from backfill.core.model.devices import Sharing
 from backfill.core.model.fleet import Instance
@@ -539,7 +538,7 @@ def _look(policies: PolicySet, ask: Ask, host: str, world: World) -> Look:
     reason = too_short(world, host, policies, pays_s)
     if reason:
         return reason, nextafter(world.now_s, inf)  # it says how long, which is always another time
-    reason = open_breaker(world, host, policies.readiness, policies.hosts)
+    reason = policies.readiness.open_breaker(world.streaks, world.now_s, host, policies.hosts)
     reason = reason or _enough(world, host, policies)
     if reason:
         return reason, until_s

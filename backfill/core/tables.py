@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from bisect import bisect_right, insort
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import TypeVar
 
@@ -26,6 +26,7 @@ from backfill.core.model.operations import (
 )
 from backfill.core.model.pilots import PoolPicture, slot_of
 from backfill.core.model.quantities import WriteRate
+from backfill.core.model.readiness import Streak
 from backfill.core.model.undo import Bag, Table, UndoLog
 
 K = TypeVar("K")
@@ -34,9 +35,6 @@ T = TypeVar("T")
 
 
 _TOMBSTONE_S = 120.0
-
-
-IMAGE = ""  # among the names of streaks: the image, which no host is called
 
 
 # What demand asks of a waiting job: jobs of which all of this is equal count alike.
@@ -551,15 +549,6 @@ def _discard(table: Table[str, frozenset[str]], name: str, key: str) -> None:
             table[name] = left
         else:
             del table[name]
-
-
-@dataclass(frozen=True, slots=True)
-class Streak:
-    """Failures in a row, with no success between them."""
-
-    count: int
-    last_s: float
-    problem: str
 
 
 class PilotIndex:

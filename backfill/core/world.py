@@ -29,10 +29,11 @@ from backfill.core.model.lifecycle import (
 from backfill.core.model.measures import Habits
 from backfill.core.model.operations import HostAllocation, Source, UncertainOutcome
 from backfill.core.model.quantities import WriteRate
+from backfill.core.model.readiness import IMAGE, Streak
 from backfill.core.model.refusals import Code, Reason, Words, because
 from backfill.core.policies.limits import Limits
 from backfill.core.queue import LIVENESS, SUPPLY, Topic, WorkQueue
-from backfill.core.tables import IMAGE, Picture, Streak
+from backfill.core.tables import Picture
 
 
 def follow(

@@ -7,8 +7,7 @@ from typing import Protocol, runtime_checkable
 
 from backfill.core.model.devices import Holding, Sharing, VirtualFunction, Wanted
 from backfill.core.model.fleet import Checkpoint, Flavour, Leak
-from backfill.core.model.lifecycle import GuestReport
-from backfill.core.model.readiness import Stated
+from backfill.core.model.readiness import GuestReport, Stated
 from backfill.ports.workload import PilotSpec
 
 

@@ -9,9 +9,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from backfill.core.model.cluster import Job, JobState
-from backfill.core.model.lifecycle import ManagedNode, Phase, Rung
+from backfill.core.model.lifecycle import ManagedNode, Phase
 from backfill.core.model.sentences import why
-from backfill.core.policies.ladder import RungRule
+from backfill.core.policies.ladder import Rung, RungRule
 from backfill.core.policies.scale import Scale
 from backfill.core.reconcile.held_jobs import mark
 from backfill.drivers.simulated.world import SimulatedWorld

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from backfill.core.model.lifecycle import Phase, Rung
-from backfill.core.policies.ladder import Ladder, RungRule
+from backfill.core.model.lifecycle import Phase
+from backfill.core.policies.ladder import Ladder, Rung, RungRule
 from backfill.drivers.store.memory import MemoryJournal
 from tests.simulation.policy_cluster import ended, one_host, phases, play, policies, running
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from backfill.core.model.lifecycle import Fact
-from backfill.core.model.readiness import judge_report
+from backfill.core.model.readiness import Fact, judge_report
 from backfill.drivers.libvirt.guest.agent import ProofRequest
 from backfill.drivers.libvirt.guest.report import mount_to_prove, read_report
 from backfill.ports.errors import BadOutputError

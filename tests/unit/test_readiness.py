@@ -11,17 +11,15 @@ from typing import Any
 
 import pytest
 
-from backfill.core.breakers import open_breaker, rest_ends_s
 from backfill.core.model import changes as ch
 from backfill.core.model.cluster import Node, NodeBase
 from backfill.core.model.fleet import Flavour
-from backfill.core.model.lifecycle import Fact, GuestReport, ManagedNode, NodeProof, Phase
-from backfill.core.model.readiness import judge_registration, judge_report
+from backfill.core.model.lifecycle import ManagedNode, NodeProof, Phase
+from backfill.core.model.readiness import IMAGE, Fact, GuestReport, judge_registration, judge_report
 from backfill.core.model.records import decode, encode, remembered
 from backfill.core.model.refusals import Code
 from backfill.core.model.sentences import sentence, why
 from backfill.core.policies.readiness import Readiness
-from backfill.core.tables import IMAGE
 from backfill.core.world import World, follow
 from tests.unit.living_daemon import LivingDaemon, living, policies
 
@@ -208,18 +206,18 @@ def test_a_host_that_fails_again_and_again_rests() -> None:
     world = World()
     for _ in range(2):
         step(world, "bm1", Phase.REMOVING)
-    assert open_breaker(world, "bm1", REST, HOSTS) is None
+    assert REST.open_breaker(world.streaks, world.now_s, "bm1", HOSTS) is None
     step(world, "bm1", Phase.REMOVING)
-    why = open_breaker(world, "bm1", REST, HOSTS)
+    why = REST.open_breaker(world.streaks, world.now_s, "bm1", HOSTS)
     assert why is not None
     assert why.code is Code.HOST_FAILS
     assert sentence(why).startswith("3 instances in a row failed on host bm1")
     assert sentence(why).endswith("clock is not proven")
-    assert rest_ends_s(world, REST) == 600.0
-    assert open_breaker(world, "bm2", REST, HOSTS) is None
-    assert open_breaker(world, IMAGE, REST, HOSTS) is None
+    assert REST.rest_ends_s(world.streaks, world.now_s) == 600.0
+    assert REST.open_breaker(world.streaks, world.now_s, "bm2", HOSTS) is None
+    assert REST.open_breaker(world.streaks, world.now_s, IMAGE, HOSTS) is None
     world.apply(ch.Tick(600.0))
-    assert open_breaker(world, "bm1", REST, HOSTS) is None
+    assert REST.open_breaker(world.streaks, world.now_s, "bm1", HOSTS) is None
 
 
 def test_an_image_that_fails_everywhere_rests() -> None:
@@ -227,7 +225,7 @@ def test_an_image_that_fails_everywhere_rests() -> None:
     world = World()
     for host in ("bm1", "bm2", "bm1"):
         step(world, host, Phase.REMOVING)
-    why = open_breaker(world, IMAGE, REST, HOSTS)
+    why = REST.open_breaker(world.streaks, world.now_s, IMAGE, HOSTS)
     assert why is not None
     assert why.code is Code.IMAGE_FAILS
 
@@ -238,6 +236,6 @@ def test_one_success_closes_the_breaker() -> None:
     step(world, "bm1", Phase.REMOVING)
     step(world, "bm2", Phase.REMOVING)
     step(world, "bm1", Phase.READY)
-    assert open_breaker(world, "bm1", rules, HOSTS) is None
-    assert open_breaker(world, IMAGE, rules, HOSTS) is None
-    assert open_breaker(world, "bm2", rules, HOSTS)
+    assert rules.open_breaker(world.streaks, world.now_s, "bm1", HOSTS) is None
+    assert rules.open_breaker(world.streaks, world.now_s, IMAGE, HOSTS) is None
+    assert rules.open_breaker(world.streaks, world.now_s, "bm2", HOSTS)

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from backfill.core.model.lifecycle import Fact, Phase
+from backfill.core.model.lifecycle import Phase
+from backfill.core.model.readiness import Fact
 from backfill.core.model.sentences import why
 from backfill.core.policies.readiness import Readiness
 from backfill.ui.cli import main

@@ -7,10 +7,11 @@ from dataclasses import dataclass
 from backfill.core.model.cluster import Job, Node
 from backfill.core.model.fleet import Fleet, Host, Instance
 from backfill.core.model.job_machines import JobMachines
-from backfill.core.model.lifecycle import Cause, GuestReport, ManagedNode
+from backfill.core.model.lifecycle import Cause, ManagedNode
 from backfill.core.model.operations import OperationDone as OperationDone
 from backfill.core.model.operations import OperationStarted as OperationStarted
 from backfill.core.model.pilots import PoolPicture
+from backfill.core.model.readiness import GuestReport
 
 
 @dataclass(frozen=True, slots=True)

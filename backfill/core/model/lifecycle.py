@@ -7,6 +7,8 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from backfill.core.model.fleet import Flavour
+from backfill.core.model.readiness import GuestReport
+from backfill.core.policies.ladder import Rung
 
 
 class Phase(StrEnum):
@@ -51,17 +53,6 @@ OVER = (Phase.FAILED, Phase.GIVEN_UP)
 
 # Phases in which no instance exists, or none will in a moment.
 ABSENT = frozenset({Phase.REMOVING, Phase.FAILED, Phase.GIVEN_UP})
-
-
-class Rung(StrEnum):
-    """One kind of eviction, cheapest first."""
-
-    THROTTLE = "throttle"
-    PAUSE = "pause"
-    SUSPEND = "suspend"
-    MIGRATE = "migrate"
-    REQUEUE = "requeue"
-    CANCEL = "cancel"
 
 
 class EvictionCause(StrEnum):
@@ -203,37 +194,6 @@ class JobCheck:
     probed_s: float | None = None  # when their processes were last looked at
     stuck_s: float | None = None  # since when they were all found stopped; None: they go on
     kicked: tuple[str, ...] = ()  # jobs that we suspend for that reason, only to resume them
-
-
-@dataclass(frozen=True, slots=True)
-class Fact:
-    """One finding that needs no policy to be judged. `said`: the figure, or what is wrong.
-
-    `name` is a check, with the part of it after a colon: `munge:to the guest`, `files:/home`.
-    """
-
-    name: str
-    ok: bool
-    said: str = ""
-    took_s: float = 0.0
-
-
-@dataclass(frozen=True, slots=True)
-class GuestReport:
-    """What one call into a guest found out, after its clock was set.
-
-    `offset_s`: the controller's clock minus the guest's; None when it could not be measured.
-    `bound_s`: how far that may be wrong. `source`: what it was measured against.
-    """
-
-    correction_s: float
-    offset_s: float | None
-    bound_s: float
-    source: str
-    cpus: int
-    memory_mb: int
-    addresses: tuple[str, ...]
-    facts: tuple[Fact, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

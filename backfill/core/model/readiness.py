@@ -6,8 +6,6 @@ from dataclasses import dataclass
 from math import isfinite
 from typing import Protocol
 
-from backfill.core.model.lifecycle import GuestReport
-
 CLOCK, MUNGE, FILES, RESOURCES, ADDRESS, SALT, SLURMD, KEY = (
     "clock",
     "munge",
@@ -18,6 +16,37 @@ CLOCK, MUNGE, FILES, RESOURCES, ADDRESS, SALT, SLURMD, KEY = (
     "slurmd",
     "key",
 )
+
+
+@dataclass(frozen=True, slots=True)
+class Fact:
+    """One finding that needs no policy to be judged. `said`: the figure, or what is wrong.
+
+    `name` is a check, with the part of it after a colon: `munge:to the guest`, `files:/home`.
+    """
+
+    name: str
+    ok: bool
+    said: str = ""
+    took_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class GuestReport:
+    """What one call into a guest found out, after its clock was set.
+
+    `offset_s`: the controller's clock minus the guest's; None when it could not be measured.
+    `bound_s`: how far that may be wrong. `source`: what it was measured against.
+    """
+
+    correction_s: float
+    offset_s: float | None
+    bound_s: float
+    source: str
+    cpus: int
+    memory_mb: int
+    addresses: tuple[str, ...]
+    facts: tuple[Fact, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +92,18 @@ _REMEDIES = {
     ADDRESS: "look for a second machine with this address, and at the image's network set-up",
     SALT: "`backfill provision NODE` shows which state fails",
 }
+
+
+IMAGE = ""  # among the names of streaks: the image, which no host is called
+
+
+@dataclass(frozen=True, slots=True)
+class Streak:
+    """Failures in a row, with no success between them."""
+
+    count: int
+    last_s: float
+    problem: str
 
 
 @dataclass(frozen=True, slots=True)

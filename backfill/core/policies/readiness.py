@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from backfill.core.model.keys import key
-from backfill.core.model.readiness import ADDRESS, CLOCK, FILES, KEY, MUNGE, SALT, kind_of
+from backfill.core.model.readiness import ADDRESS, CLOCK, FILES, IMAGE, KEY, MUNGE, SALT, Streak, kind_of
+from backfill.core.model.refusals import Code, Reason, Words, because
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,3 +50,27 @@ class Readiness:
             SALT: self.salt_within_s,
         }
         return limits.get(kind_of(check), 0.0)
+
+    def open_breaker(
+        self, streaks: Mapping[str, Streak], now_s: float, name: str, hosts: Iterable[str]
+    ) -> Reason | None:
+        """Return why nothing may be made on host `name` (or of the IMAGE) now, if nothing may.
+
+        The image is to blame only when more than one host has failed with it.
+        """
+        streak = streaks.get(name)
+        if streak is None or streak.count < self.break_after:
+            return None
+        if name == IMAGE and sum(host in streaks for host in hosts) < 2:
+            return None
+        if now_s >= streak.last_s + self.rest_s:
+            return None
+        last = Words(streak.problem)
+        if name == IMAGE:
+            return because(Code.IMAGE_FAILS, count=streak.count, rest_s=self.rest_s, said=last)
+        return because(Code.HOST_FAILS, host=name, count=streak.count, rest_s=self.rest_s, said=last)
+
+    def rest_ends_s(self, streaks: Mapping[str, Streak], now_s: float) -> float:
+        """Return when the next rest is over; 0 for none."""
+        ends = [s.last_s + self.rest_s for s in streaks.values() if s.count >= self.break_after]
+        return min((end_s for end_s in ends if now_s < end_s), default=0.0)

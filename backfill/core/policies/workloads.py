@@ -9,8 +9,7 @@ from functools import cache
 
 from backfill.core.model.cluster import Job
 from backfill.core.model.keys import Option, about, key
-from backfill.core.model.lifecycle import Rung
-from backfill.core.policies.ladder import Ladder, RungRule
+from backfill.core.policies.ladder import Ladder, Rung, RungRule
 
 
 class ReadyMade(Option):

@@ -6,11 +6,11 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from backfill.core.breakers import open_breaker, rest_ends_s
 from backfill.core.model.cluster import Job, Node
 from backfill.core.model.fleet import CloneMethod, Flavour
 from backfill.core.model.lifecycle import ABSENT, ManagedNode, Phase
 from backfill.core.model.quantities import NOTHING, Resources
+from backfill.core.model.readiness import IMAGE
 from backfill.core.model.refusals import Code, Reason, because, limit
 from backfill.core.placement import NOTHING_MORE, NodeNeed, find_host, names_of
 from backfill.core.policies.demand import Need
@@ -192,9 +192,9 @@ def not_admitted(builder: PlanBuilder, image: str) -> Reason | None:
     """Return why no instance of this image may be begun anywhere now, if none may."""
     world, policies = builder.world, builder.policies
     why = may_create(world, policies.limits) or unplaced(builder) or builder.budget_full()
-    why = why or open_breaker(world, "", policies.readiness, policies.hosts)
+    why = why or policies.readiness.open_breaker(world.streaks, world.now_s, IMAGE, policies.hosts)
     # When a rest is over that now keeps instances from being made.
-    builder.wake_at(rest_ends_s(world, policies.readiness))
+    builder.wake_at(policies.readiness.rest_ends_s(world.streaks, world.now_s))
     builder.wake_at(hour_over_s(builder))
     return why or full(builder, image) or too_soon(builder, image)
 

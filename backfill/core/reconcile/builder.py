@@ -14,7 +14,7 @@ from math import inf
 from backfill.core.model.actions import DriverAction, Head, SuspendInstance, TellJob
 from backfill.core.model.cluster import ENDED, OUR_REASON, JobState
 from backfill.core.model.fleet import Fleet, Instance, InstanceState
-from backfill.core.model.lifecycle import ABSENT, ON_CPU, ManagedNode, Phase, Rung, check_transition
+from backfill.core.model.lifecycle import ABSENT, ON_CPU, ManagedNode, Phase, check_transition
 from backfill.core.model.operations import Operation
 from backfill.core.model.plan import Action, ForgetNode, Plan, SetNode, effect_of
 from backfill.core.model.refusals import (
@@ -29,7 +29,7 @@ from backfill.core.model.refusals import (
     refusal,
 )
 from backfill.core.policies.budgets import Of
-from backfill.core.policies.ladder import Ladder, RungRule
+from backfill.core.policies.ladder import Ladder, Rung, RungRule
 from backfill.core.policy import PolicySet
 from backfill.core.queue import Result, Topic
 from backfill.core.world import World, barred, stale

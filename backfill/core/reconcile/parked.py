@@ -9,7 +9,7 @@ from backfill.core.model.actions import DrainNode, MigrateInstance, RequeueJob
 from backfill.core.model.cluster import OUR_REASON, Job, JobState, Node
 from backfill.core.model.fence import Verdict, judge, unsure
 from backfill.core.model.fleet import Instance, InstanceState
-from backfill.core.model.lifecycle import Cause, HeldJob, ManagedNode, Phase, Rung, unwoken
+from backfill.core.model.lifecycle import Cause, HeldJob, ManagedNode, Phase, unwoken
 from backfill.core.model.refusals import Code, Goal, Reason, Words, because, call_failed, no_host
 from backfill.core.model.sentences import sentence
 from backfill.core.placement import (
@@ -23,7 +23,7 @@ from backfill.core.placement import (
     too_short,
 )
 from backfill.core.policies.gaps import late
-from backfill.core.policies.ladder import RungRule
+from backfill.core.policies.ladder import Rung, RungRule
 from backfill.core.policies.unsuspendable import Way
 from backfill.core.queue import Topic
 from backfill.core.reconcile.builder import PlanBuilder, Progress, kept_in_memory, ladder_of, suspend, tell

@@ -15,7 +15,6 @@ from backfill.core.model.lifecycle import (
     ManagedNode,
     NodeStop,
     Phase,
-    Rung,
     interrupted,
 )
 from backfill.core.model.quantities import NOTHING, Resources
@@ -23,7 +22,7 @@ from backfill.core.model.refusals import Code, Goal, Reason, because
 from backfill.core.model.sentences import sentence
 from backfill.core.placement import find_host, need_of
 from backfill.core.policies.budgets import Of
-from backfill.core.policies.ladder import RungRule
+from backfill.core.policies.ladder import Rung, RungRule
 from backfill.core.policies.limits import Limits
 from backfill.core.policies.victims import Candidate, Extent
 from backfill.core.policy import PolicySet, Proof

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from math import inf
 
-from backfill.core.breakers import open_breaker
 from backfill.core.model.actions import SubmitPilot, TellPilot, WithdrawPilot
 from backfill.core.model.cluster import ENDED, Job, JobState, end_s
 from backfill.core.model.lifecycle import ABSENT, ManagedNode, Phase
 from backfill.core.model.operations import Operation
 from backfill.core.model.pilots import name_of, slot_of, slot_of_name
+from backfill.core.model.readiness import IMAGE
 from backfill.core.model.refusals import Code, Goal, Reason, Words, because, limit
 from backfill.core.placement import count_on, names_of, node_of, open_hosts, wanted_again_s
 from backfill.core.policies.supply import Offer, PilotsWanted
@@ -18,7 +18,6 @@ from backfill.core.queue import Topic
 from backfill.core.reconcile.admission import MINUTE_S
 from backfill.core.reconcile.builder import PlanBuilder, Progress, most_instances, on_cpu
 from backfill.core.reconcile.job_machines import kinds_waiting
-from backfill.core.tables import IMAGE
 
 _FAILED = (JobState.FAILED, JobState.OUT_OF_MEMORY)
 _SOON_S = 600.0  # a pilot that fails later has at least been at work
@@ -121,7 +120,7 @@ def _rooms(builder: PlanBuilder) -> Iterator[float]:
 def _may_come(builder: PlanBuilder) -> int:
     """Return how many further instances there may be in all, wherever they are."""
     world, policies = builder.world, builder.policies
-    if open_breaker(world, IMAGE, policies.readiness, policies.hosts):
+    if policies.readiness.open_breaker(world.streaks, world.now_s, IMAGE, policies.hosts):
         return 0
     left = policies.limits.max_instances - world.fleet.count_in(*_PRESENT)
     most = most_instances(world, policies)

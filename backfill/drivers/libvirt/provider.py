@@ -18,9 +18,8 @@ from backfill.core.model.fleet import (
     InstanceState,
     Leak,
 )
-from backfill.core.model.lifecycle import GuestReport
 from backfill.core.model.quantities import NOTHING, Resources
-from backfill.core.model.readiness import Stated
+from backfill.core.model.readiness import GuestReport, Stated
 from backfill.drivers.libvirt import fencing, leaks, making, saving
 from backfill.drivers.libvirt.checkpoints import keeping
 from backfill.drivers.libvirt.clones import building, parents

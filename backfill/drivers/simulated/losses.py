@@ -9,8 +9,7 @@ from math import inf
 
 from backfill.core.model.cluster import ACTIVE, JobState
 from backfill.core.model.fleet import IN_MEMORY, InstanceState
-from backfill.core.model.lifecycle import Rung
-from backfill.core.policies.ladder import RungRule
+from backfill.core.policies.ladder import Rung, RungRule
 from backfill.core.policy import PolicySet
 from backfill.drivers.simulated.events import EventQueue
 from backfill.drivers.simulated.hypervisor.hardware import SimHost, SimInstance, SimMachine, SimRun

@@ -8,8 +8,8 @@ from contextlib import AbstractContextManager
 
 from backfill.core.model.cluster import OUR_REASON, Job, JobState
 from backfill.core.model.fleet import InstanceSpec, InstanceState
-from backfill.core.model.lifecycle import Fact
 from backfill.core.model.quantities import Resources
+from backfill.core.model.readiness import Fact
 from backfill.drivers.simulated.checks import Checks
 from backfill.drivers.simulated.clock import SimulatedClock, WallClock
 from backfill.drivers.simulated.events import EventQueue, SimEvent

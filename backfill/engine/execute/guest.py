@@ -9,8 +9,7 @@ from typing import assert_never
 from backfill.core.model import actions as act
 from backfill.core.model import changes as ch
 from backfill.core.model.fence import judge, unknown_runs
-from backfill.core.model.lifecycle import Fact
-from backfill.core.model.readiness import MUNGE
+from backfill.core.model.readiness import MUNGE, Fact
 from backfill.core.model.sentences import sentence, sentences
 from backfill.engine.looking import Outside, guests_now, read_instance, read_node_and_jobs
 from backfill.ports.capabilities import GuestFence, Prover, Throttler

@@ -17,8 +17,7 @@ from backfill.config import Config
 from backfill.config.model import DomainType, Provider, RegistrationKind
 from backfill.core.model.cluster import NodeBase
 from backfill.core.model.fleet import InstanceSpec, InstanceState, Tag
-from backfill.core.model.lifecycle import Fact
-from backfill.core.model.readiness import MUNGE, Check, judge_registration, judge_report
+from backfill.core.model.readiness import MUNGE, Check, Fact, judge_registration, judge_report
 from backfill.drivers.slurm.driver import SlurmManager
 from backfill.ports.capabilities import GuestFence, Prover
 from backfill.ports.errors import DriverError, NotFoundError

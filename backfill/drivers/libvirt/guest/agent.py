@@ -12,8 +12,7 @@ from typing import Any
 import libvirt
 import libvirt_qemu
 
-from backfill.core.model.lifecycle import GuestReport
-from backfill.core.model.readiness import Stated, figure
+from backfill.core.model.readiness import GuestReport, Stated, figure
 from backfill.drivers.libvirt.errors import AGENT_COMMAND_TIMEOUT
 from backfill.drivers.libvirt.guest.report import read_report
 from backfill.ports.errors import BadOutputError, DriverError, UnreachableError

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from backfill.core.model.lifecycle import Fact, GuestReport
-from backfill.core.model.readiness import FILES, MUNGE, figure
+from backfill.core.model.readiness import FILES, MUNGE, Fact, GuestReport, figure
 from backfill.ports.errors import BadOutputError
 
 _NAMES = {"munge-in": f"{MUNGE}:to the guest", "munge-out": f"{MUNGE}:made in the guest"}

@@ -8,8 +8,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 
 from backfill.core.model.fleet import CloneMethod, CloneParent, Flavour, Instance, InstanceSpec, InstanceState
-from backfill.core.model.lifecycle import Fact, GuestReport
-from backfill.core.model.readiness import Stated
+from backfill.core.model.readiness import Fact, GuestReport, Stated
 from backfill.drivers.simulated.clock import WallClock
 from backfill.drivers.simulated.events import EventQueue
 from backfill.drivers.simulated.faults import Faults
