@@ -22,6 +22,7 @@ import pytest
 from backfill.config import load
 from backfill.config.model import DaemonSettings
 from backfill.core.model.lifecycle import TRANSITIONS, Phase
+from backfill.core.queue import Kind
 from backfill.ui.command_line import build_parser, command_of, command_parsers
 
 ROOT = Path(__file__).parents[2]
@@ -218,6 +219,39 @@ def test_every_quoted_message_is_one_of_the_code() -> None:
     assert [(line, p) for line, p in pieces if len(p) > 9 and p not in sources()] == []
 
 
+# --- files ---
+
+# A path of this tree as pages write it: from the root, or from the package.
+_PATH = re.compile(r"(?<![\w./-])(?:[a-z_]+/)+(?:[\w-]+\.(?:py|md|lua|c|sh|toml|sls))?(?![\w./*<{-])")
+_FOLDERS = ("backfill", "tests", "scripts", "core", "ports", "engine", "drivers", "sim", "lab", "ui")
+# What is told of another time or another place.
+_HISTORY = (ROOT / "CHANGELOG.md", ROOT / "docs/decisions")
+
+
+def paths_of(page: Path) -> set[str]:
+    """The files and folders of this tree that a page names in its text and drawings."""
+    text = page.read_text(encoding="utf-8")
+    named = {p for p in _PATH.findall(text) if p.split("/")[0] in _FOLDERS}
+    return named - set(example_files())
+
+
+@pytest.mark.parametrize("page", OURS, ids=OURS.get)
+def test_every_named_file_exists(page: Path) -> None:
+    """A page about a file that was moved sends its reader nowhere."""
+    if any(page.is_relative_to(place) for place in _HISTORY):
+        return
+    roots = (ROOT, ROOT / "backfill")
+    assert [p for p in sorted(paths_of(page)) if not any((root / p).exists() for root in roots)] == []
+
+
+def test_the_drawing_of_the_planner_names_every_entity() -> None:
+    """And nothing else: it is what a newcomer believes of the core."""
+    drawing = next(b for b in blocks(ROOT / "docs/concepts.md", "") if "WorkQueue" in b)
+    told = re.search(r"look at one entity: (.*?)\n.*?  ([a-z, ]+)\n", drawing)
+    assert told is not None
+    assert [name.strip().upper() for name in f"{told[1]}{told[2]}".split(",")] == [kind.name for kind in Kind]
+
+
 # --- the worked example ---
 
 _EXAMPLE = ROOT / "docs/writing-a-policy.md"
@@ -245,6 +279,9 @@ def test_the_example_policy_does_what_its_own_tests_say(
             test()
             ran.append(test.__name__)
     assert len(ran) == 2
+    known = "".join(file.read_text(encoding="utf-8") for file in (ROOT / "backfill").rglob("*.py"))
+    made = re.findall(r"^class (\w+)", "".join(example_files().values()), re.MULTILINE)
+    assert [name for name in made if re.search(rf"^class {name}\b", known, re.MULTILINE)] == []
 
 
 def test_the_examples_diffs_fit_the_code() -> None:
