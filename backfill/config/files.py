@@ -12,7 +12,7 @@ MAX_BYTES = 1_000_000
 
 
 def read_text(reader: Reader, path: Path, what_file: str) -> str | None:
-    """The whole file, or None and a note of why not: `what_file` is how the sentence calls it."""
+    """Return the whole file, or None and a note of why not: `what_file` is how the sentence calls it."""
     whole_file = Place(0, 0)
     try:
         with path.open("rb") as file:
@@ -36,7 +36,7 @@ def read_text(reader: Reader, path: Path, what_file: str) -> str | None:
 
 
 def read_keys(reader: Reader, text: str, what_file: str, example: str) -> Entries | None:
-    """The mapping that the file is, or None where it is none; every flaw of the text is noted.
+    """Return the mapping that the file is, or None where it is none; every flaw of the text is noted.
 
     `example` is what to do about a file without keys.
     """

@@ -60,7 +60,7 @@ def _is_endpoint(text: str) -> bool:
 
 
 def network_in(text: str) -> str | None:
-    """The IPv4 network, in CIDR notation, that `text` is; None when it is none."""
+    """Return the IPv4 network, in CIDR notation, that `text` is; None when it is none."""
     try:
         return str(ipaddress.IPv4Network(text))
     except ValueError:
@@ -82,7 +82,7 @@ def _is_uri(text: str) -> bool:
 
 
 def address_in(text: str) -> str | None:
-    """The IP address, in its usual writing, that `text` is; None when it is none."""
+    """Return the IP address, in its usual writing, that `text` is; None when it is none."""
     try:
         return str(ipaddress.ip_address(text))
     except ValueError:
@@ -90,12 +90,12 @@ def address_in(text: str) -> str | None:
 
 
 def address_of_endpoint(text: str) -> str | None:
-    """The IP address of `ip:port`."""
+    """Return the IP address of `ip:port`."""
     return address_in(text.rpartition(":")[0].strip("[]"))
 
 
 def address_of_uri(text: str) -> str | None:
-    """The IP address in a URI; None when it names its machine otherwise or not at all."""
+    """Return the IP address in a URI; None when it names its machine otherwise or not at all."""
     hostname = urlsplit(text).hostname if text else None
     return address_in(hostname) if hostname else None
 

@@ -64,7 +64,7 @@ def hints(
 
 
 def _batch_start(config: Config, settings: SlurmSettings) -> Iterator[str]:
-    """A Prolog's hold looks like a lost job to Slurm when the host's slurmd registers meanwhile."""
+    """Tell that a Prolog's hold looks like a lost job to Slurm when the host's slurmd registers meanwhile."""
     match = re.match(r"\d+", settings.raw.get("BatchStartTimeout", ""))
     longest_s = config.policies.answer_within_s + config.slurm.hooks.margin_s
     on_hosts = config.slurm.hooks.place is HookPlaceKind.HOST

@@ -43,7 +43,7 @@ class Reader:
         return self.places.get(path, Place(1, 1))
 
     def read(self, shape: Shape, tree: Tree, path: str) -> Any:
-        """The value of `tree`, or BAD."""
+        """Return the value of `tree`, or BAD."""
         self.places.setdefault(path, tree.place)
         if leaves.is_null(tree):
             if isinstance(shape, Maybe):
@@ -86,7 +86,7 @@ class Reader:
         return shape.make(**found)
 
     def keys(self, shape: Section, tree: Entries, path: str) -> dict[str, Any]:
-        """The values of a section's keys; what is absent, unknown or wrong is BAD."""
+        """Return the values of a section's keys; what is absent, unknown or wrong is BAD."""
         if not path:
             self._whole = shape
         known = {key.name: key for key in shape.keys}
@@ -173,7 +173,7 @@ class Reader:
 
 
 def join(path: str, name: str) -> str:
-    """The path of a key below `path`; an odd name is shown in quotes."""
+    """Return the path of a key below `path`; an odd name is shown in quotes."""
     shown = name if _WORD.fullmatch(name) else quote(name)
     return f"{path}.{shown}" if path else shown
 

@@ -53,7 +53,7 @@ and shows every mistake with its line; it changes nothing.
 
 
 def reference() -> str:
-    """The manual as Markdown, ending with a newline."""
+    """Return the manual as Markdown, ending with a newline."""
     parts = [_INTRODUCTION, "## All keys\n", _table(root())]
     for key in root().keys:
         parts += _sections(key.shape, key.name, 2)
@@ -62,7 +62,7 @@ def reference() -> str:
 
 
 def _sections(shape: Shape, path: str, depth: int) -> Iterator[str]:
-    """A chapter for each section at or below `path`."""
+    """Yield a chapter for each section at or below `path`."""
     match shape:
         case Section() if shape.listed:
             yield from _sections(shape.keys[0].shape, path, depth)
@@ -134,7 +134,7 @@ def _default(key: Key) -> str:
 
 
 def _written(value: Any) -> str:
-    """A default as it would stand in the file, in code quotes; empty for whole sections."""
+    """Return a default as it would stand in the file, in code quotes; empty for whole sections."""
     match value:
         case None:
             return "`null`"
@@ -153,7 +153,7 @@ def _written(value: Any) -> str:
 
 
 def _default_list(key: Key) -> str:
-    """The default of a section that is written as a list, as YAML; empty for other keys."""
+    """Return the default of a section that is written as a list, as YAML; empty for other keys."""
     if not isinstance(key.shape, Section) or not key.shape.listed or key.default is MISSING:
         return ""
     items = getattr(key.default, key.shape.listed)

@@ -101,7 +101,7 @@ def _workloads(workloads: Workloads, ladder: Ladder) -> Iterator[BrokenRule]:
 
 
 def _supply(supply: Supply, condor: CondorEntry | None, priorities: Priorities) -> Iterator[BrokenRule]:
-    """What pilots on demand cannot do without."""
+    """Yield what pilots on demand cannot do without."""
     if not supply.on:
         return
     if condor is None:
@@ -118,7 +118,7 @@ def _supply(supply: Supply, condor: CondorEntry | None, priorities: Priorities) 
 
 
 def _sending(supply: Supply) -> Iterator[BrokenRule]:
-    """What would make a pilot somebody else's job, or none at all."""
+    """Yield what would make a pilot somebody else's job, or none at all."""
     if supply.user == "root":
         yield BrokenRule("supply.user", "is root", "name an ordinary user: payloads are other people's")
     if supply.shortest_s > supply.longest_s:
@@ -157,7 +157,7 @@ def _warning(one: Workload, at: str) -> Iterator[BrokenRule]:
 
 
 def _patience(terms: Terms, usual: Ladder, at: str, *, own: bool) -> Iterator[BrokenRule]:
-    """A ladder that has a job stand still for longer than it can would end it by surprise."""
+    """Yield ladders that have a job stand still for longer than it can: it would end by surprise."""
     if terms.stand_still_s is None:
         return
     longest_s = (Ladder(terms.rungs) if terms.rungs else usual).longest_stop_s

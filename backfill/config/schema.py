@@ -26,7 +26,7 @@ from backfill.config.shapes import (
 
 
 def json_schema() -> dict[str, Any]:
-    """The schema as plain JSON data. What holds between keys is beyond it: `check` knows."""
+    """Return the schema as plain JSON data. What holds between keys is beyond it: `check` knows."""
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": "backfill policy file",

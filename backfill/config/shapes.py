@@ -138,7 +138,7 @@ Shape = Text | Amount | Flag | OneOf | Many | Named | Maybe | Hostlist | Address
 
 @functools.cache
 def root() -> Section:
-    """The whole file: the policies' keys beside those of daemon, Slurm, hosts and providers."""
+    """Return the whole file: the policies' keys beside those of daemon, Slurm, hosts and providers."""
     outer = {key.name: key for key in section(Config).keys if key.name not in _OURS}
     inner = {key.name: key for key in section(PolicySet).keys}
     return Section(dict, tuple({**inner, **outer}.values()))

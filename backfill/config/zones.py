@@ -18,7 +18,7 @@ _DAY_S = 86400
 
 @lru_cache(maxsize=32)
 def zone(name: str) -> Zone:
-    """The zone of this name. ValueError says what is wrong with it."""
+    """Return the zone of this name. ValueError says what is wrong with it."""
     if name == UTC_ZONE.name:
         return UTC_ZONE
     try:

@@ -25,7 +25,7 @@ class Almanac:
         self._nodes: dict[str, tuple[Node, int, Node]] = {}
 
     def jobs(self, seen: dict[str, Job], ahead_s: float) -> dict[str, Job]:
-        """The same with all moments in a time that is so far ahead of the machine's clock."""
+        """Return the same with all moments in a time that is so far ahead of the machine's clock."""
         return _told(seen, ahead_s, self._jobs, _OF_JOBS)
 
     def nodes(self, seen: dict[str, Node], ahead_s: float) -> dict[str, Node]:

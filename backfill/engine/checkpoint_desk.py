@@ -37,7 +37,7 @@ class CheckpointDesk:
         return [checkpoint for keeper in self.keepers for checkpoint in keeper.checkpoints()]
 
     def told(self) -> Body:
-        """The same as plain data."""
+        """Return the same as plain data."""
         return {"quota_mb": self.quota_mb, "checkpoints": [asdict(one) for one in self.kept()]}
 
     def known(self, ids: Iterable[str]) -> list[str]:

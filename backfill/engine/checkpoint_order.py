@@ -14,7 +14,7 @@ class CommandError(Exception):
 
 
 def checkpoint_order(world: World, job_id: str) -> tuple[str, list[ManagedNode]]:
-    """The new checkpoint's id and the records of the job's nodes with the order in them."""
+    """Return the new checkpoint's id and the records of the job's nodes with the order in them."""
     job = world.jobs.get(job_id)
     if job is None or job.state is not JobState.RUNNING:
         state = "unknown to Slurm" if job is None else str(job.state).lower()
@@ -55,7 +55,7 @@ def _check_member(world: World, job: Job, node: ManagedNode) -> None:
 def put_back_order(
     world: World, identity: str, job_id: str, restarts: int, parts: dict[str, int]
 ) -> list[ManagedNode]:
-    """The records of the nodes with the order to go on from a checkpoint in them.
+    """Return the records of the nodes with the order to go on from a checkpoint in them.
 
     `parts`: the checkpoint's instances with their generations. The job must still be the one that
     was kept: same nodes, same restart count.
@@ -83,12 +83,12 @@ def put_back_order(
 
 
 def asked_checkpoint(world: World, body: dict[str, object]) -> tuple[str, list[ManagedNode]]:
-    """The order that `{"ask": "checkpoint", "job": ID}` means."""
+    """Return the order that `{"ask": "checkpoint", "job": ID}` means."""
     return checkpoint_order(world, str(body.get("job", "")))
 
 
 def asked_put_back(world: World, body: dict[str, object]) -> tuple[str, list[ManagedNode]]:
-    """The order that `{"ask": "put-back", "id", "job", "restarts", "parts"}` means."""
+    """Return the order that `{"ask": "put-back", "id", "job", "restarts", "parts"}` means."""
     identity, parts = str(body.get("id", "")), body.get("parts")
     generations = {str(k): int(str(v)) for k, v in parts.items()} if isinstance(parts, dict) else {}
     job_id, restarts = str(body.get("job", "")), int(str(body.get("restarts", -1)))

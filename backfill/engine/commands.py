@@ -71,7 +71,7 @@ class Commands:
         return {"subject": subject}
 
     def _ordered(self, order: Callable[[World, Body], tuple[str, list[ManagedNode]]]) -> Reader:
-        """An order for all nodes of a job: for all of them, or a sentence why not."""
+        """Return an order for all nodes of a job: for all of them, or a sentence why not."""
 
         def answer(body: Body) -> Body:
             identity, nodes = order(self._world, body)

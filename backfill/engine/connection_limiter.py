@@ -130,7 +130,7 @@ class ConnectionLimiter:
             return True
 
     def leave(self, uid: int, address: str = "") -> None:
-        """A client that was admitted has gone."""
+        """Note that a client that was admitted has gone."""
         if not address and self._trust.hook(uid):
             return
         with self._lock:
@@ -152,7 +152,7 @@ class Turns:
 
     @contextmanager
     def taken(self, within_s: float) -> Iterator[None]:
-        """A turn, or CrowdedError when none has come within this time."""
+        """Yield a turn; raise CrowdedError when none has come within this time."""
         if not self._free.acquire(timeout=within_s):
             raise CrowdedError
         try:

@@ -85,7 +85,7 @@ class Cycle:
         self._quiet: dict[object, ch.Change] = {}  # the latest of each kind
 
     def tick(self, now_s: float) -> None:
-        """It is now `now_s` (epoch seconds)."""
+        """Let it be `now_s` (epoch seconds)."""
         self._apply(ch.Tick(now_s))
 
     def take(self, changes: Iterable[ch.Change]) -> None:
@@ -140,7 +140,7 @@ class Cycle:
     # --- inside --------------------------------------------------------------------------------
 
     def _apply(self, change: ch.Change) -> None:
-        """The world first: a change that it cannot take must not reach the journal."""
+        """Change the world first: what it cannot take must not reach the journal."""
         world = self.world
         before = (world.sighted_since_s, list(world.doubts.values()))
         known = world.managed.get(change.node.name) if isinstance(change, ch.NodeManaged) else None

@@ -263,7 +263,7 @@ class Daemon:
             notify("WATCHDOG=1")
 
     def _book_losses(self) -> None:
-        """What came to nothing goes into both books."""
+        """Note in both books what came to nothing."""
         for lost in self.losses.news(self.meter.lost, self.world, self.cycle.policies):
             self.payloads.lost(lost)
             self.cycle.take([lost])

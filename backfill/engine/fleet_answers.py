@@ -16,7 +16,7 @@ def fleets_in_order(world: World) -> list[Fleet]:
 
 
 def fleet_told(world: World, fleet: Fleet, lacking: str = "") -> dict[str, object]:
-    """An order as people see it: with its members and the seconds that each part took.
+    """Return an order as people see it: with its members and the seconds that each part took.
 
     `lacking` is what keeps it from going on just now.
     """
@@ -48,7 +48,7 @@ def fleet_told(world: World, fleet: Fleet, lacking: str = "") -> dict[str, objec
 
 
 def machines_told(world: World, own: JobMachines) -> dict[str, object]:
-    """A job's own machines: how far they are, where, and the seconds that each step took."""
+    """Return a job's own machines: how far they are, where, and the seconds that each step took."""
     fleet = world.fleets.get(own.fleet)
     return {
         "state": own.state.value,

@@ -14,7 +14,7 @@ from backfill.engine.checkpoint_order import CommandError
 
 
 def fleet_order(world: World, policies: PolicySet, body: dict[str, object]) -> Fleet:
-    """The new order. CommandError when it can never be carried out."""
+    """Return the new order. CommandError when it can never be carried out."""
     try:
         size = int(str(body.get("n", "")))
     except ValueError:
@@ -28,7 +28,7 @@ def fleet_order(world: World, policies: PolicySet, body: dict[str, object]) -> F
 
 
 def _image(known: Environments, word: str) -> str:
-    """The master image that is meant; an environment's name means its image."""
+    """Return the master image that is meant; an environment's name means its image."""
     image = known.image_of(word)
     if image and known.images and image not in known.images:
         images = ", ".join(known.images)
@@ -85,7 +85,7 @@ def _number(identity: str) -> int:
 
 
 def leaving(world: World, identity: str) -> Fleet:
-    """The order as it is to be deleted. CommandError when there is none of this name."""
+    """Return the order as it is to be deleted. CommandError when there is none of this name."""
     fleet = world.fleets.get(identity)
     if fleet is None:
         known = ", ".join(world.fleets) or "none"

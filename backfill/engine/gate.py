@@ -247,5 +247,5 @@ def who(caller: Caller) -> Body:
 
 
 def _hashed(name: str) -> bytes:
-    """What is kept of a session's name: whoever reads our memory's dump cannot use it."""
+    """Return what is kept of a session's name: whoever reads our memory's dump cannot use it."""
     return sha256(name.encode()).digest()

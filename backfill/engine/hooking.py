@@ -43,7 +43,7 @@ class HookDesk:
         self._early: list[tuple[HookCall, float]] = []  # with the time at which each came
 
     def take(self, call: HookCall, now_s: float) -> list[ch.Change]:
-        """An allocation becomes a claim on the hosts among its nodes; an end makes us look."""
+        """Turn an allocation into a claim on the hosts among its nodes, and look when a job ends."""
         if call.event == "arrived":
             self._poke("slurm")
             return []
@@ -75,7 +75,7 @@ class HookDesk:
             call.reply(f"{verdict} {visible(answer.reason)}")
 
     def forget(self, call: HookCall) -> None:
-        """A hook went away: scancel while it waited? Slurm will tell."""
+        """Forget a hook that went away: scancel while it waited? Slurm will tell."""
         self._early = [kept for kept in self._early if kept[0] is not call]
         waiting = self._waiting.get(call.job_id, [])
         if call in waiting:
@@ -118,7 +118,7 @@ class HookDesk:
         return [ch.Claimed(call.job_id, hosts, came_s, waiting=True, nodes=ours)]
 
     def _believed(self, call: HookCall) -> list[str]:
-        """A hook on a host speaks only for the one node at its own address."""
+        """Let a hook on a host speak only for the one node at its own address."""
         if not call.peer:
             return list(call.nodes)
         # The listener lets no other through; whoever feeds us must not be able to make us work.

@@ -299,7 +299,7 @@ def _read_line(client: socket.socket, longest: int) -> bytes:
 
 
 def _peer(client: socket.socket) -> tuple[int, str]:
-    """The user at the other end, and its address if that is another machine.
+    """Return the user at the other end, and its address if that is another machine.
 
     Over TCP it is root by a privileged port, and -1 for everybody else.
     """

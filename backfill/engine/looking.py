@@ -35,7 +35,7 @@ def observe_cluster(outside: Outside) -> ClusterObservation:
 
 
 def observe_nodes(outside: Outside, names: Sequence[str]) -> ClusterObservation:
-    """These nodes with their jobs, likewise."""
+    """Return these nodes with their jobs, likewise."""
     return _in_our_time(outside, lambda: outside.manager.observe_nodes(names), whole=False)
 
 
@@ -61,14 +61,14 @@ def observe_host(outside: Outside, host: str) -> HostObservation:
 
 
 def observe_pool(outside: Outside, pool: PayloadPool) -> PoolObservation:
-    """The pool outside, likewise; when runs ended stays as it says."""
+    """Return the pool outside, likewise; when runs ended stays as it says."""
     began_s, ahead_s = outside.clock.now(), outside.clock.ahead()
     seen = pool.observe()
     return replace(seen, seen_s=_seen_s(outside, seen.seen_s, began_s, ahead_s))
 
 
 def _seen_s(outside: Outside, seen_s: float, began_s: float, ahead_s: float) -> float:
-    """A driver's moment by the machine's clock, in our time; it may seem older, never newer."""
+    """Return a driver's moment by the machine's clock, in our time; it may seem older, never newer."""
     if outside.clock.ahead() != ahead_s:
         return began_s  # the clock was set meanwhile: nobody knows on which side of that it was
     return min(seen_s + ahead_s, outside.clock.now()) if ahead_s else seen_s

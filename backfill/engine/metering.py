@@ -176,7 +176,7 @@ class Meter:
     # --- what happens ----------------------------------------------------------------------------
 
     def took(self, change: ch.Change, before: ManagedNode | None) -> None:
-        """The world took a change; `before`: of a change of a node's record, the one until then."""
+        """Count a change of the world; `before`: of a change of a node's record, the one until then."""
         take = _TAKES.get(type(change))
         if take is not None:
             take(self, change, before)

@@ -59,6 +59,6 @@ def _free_s(world: World, host: str) -> float | None:
 
 
 def _latest(times: list[float | None]) -> float | None:
-    """The last of them; None where there is none, or one that nobody knows."""
+    """Return the last of them; None where there is none, or one that nobody knows."""
     known = [at_s for at_s in times if at_s is not None]
     return max(known, default=None) if len(known) == len(times) else None

@@ -210,7 +210,7 @@ def _on_pilot(step: act.PilotAction) -> str:
 
 
 def story_line(record: Record) -> str:
-    """A journal line as a sentence; empty for what only replay needs."""
+    """Return a journal line as a sentence; empty for what only replay needs."""
     match record.kind:
         case "intent" | "phase":
             return sentence(decode(record.body))
@@ -270,7 +270,7 @@ def _hold(change: ch.HoldSet) -> str:
 
 
 def clock_told(world: World) -> str:
-    """That the times that the daemon tells are not those of the machine's clock, or empty."""
+    """Say that the times that the daemon tells are not those of the machine's clock, or nothing."""
     if not world.ahead_s:
         return ""
     return (
@@ -280,7 +280,7 @@ def clock_told(world: World) -> str:
 
 
 def clock_set(by_s: float) -> str:
-    """What an operator is told when the machine's clock was set while we ran."""
+    """Return what an operator is told when the machine's clock was set while we ran."""
     way = "forward" if by_s > 0 else "back"
     return (
         f"the machine's clock was set {way} by {length(abs(by_s))}; nothing is over because of it, "
@@ -289,7 +289,7 @@ def clock_set(by_s: float) -> str:
 
 
 def clock_began(read: ch.ClockRead) -> str:
-    """What was found at a start; empty where our time just goes on."""
+    """Return what was found at a start; empty where our time just goes on."""
     if not read.moved_s:
         return ""
     way = "later" if read.moved_s > 0 else "earlier"
@@ -300,7 +300,7 @@ def clock_began(read: ch.ClockRead) -> str:
 
 
 def length(seconds: float) -> str:
-    """A length of time as people say it: `40 s`, `15 min`, `6 h`, `6 h 5 min`, `400 d 6 h`."""
+    """Return a length of time as people say it: `40 s`, `15 min`, `6 h`, `6 h 5 min`, `400 d 6 h`."""
     whole = round(seconds)
     parts = []
     for name, size_s in (("d", 86400), ("h", 3600), ("min", 60), ("s", 1)):
@@ -315,7 +315,7 @@ def _ahead(by_s: float) -> str:
 
 
 def _written(change: ch.MemoryWritten | ch.CheckpointKept | ch.CheckpointPutBack) -> str:
-    """What went to disk, and how that compares with what was predicted."""
+    """Return what went to disk, and how that compares with what was predicted."""
     match change:
         case ch.CheckpointPutBack():
             return f"{change.name} has the state of checkpoint {change.id}"
@@ -334,7 +334,7 @@ def _written(change: ch.MemoryWritten | ch.CheckpointKept | ch.CheckpointPutBack
 
 
 def _guest(change: ch.Woken | ch.Proven | ch.Probed | ch.LastWords | ch.WorkLost) -> str:
-    """What was learnt inside of a guest."""
+    """Return what was learnt inside of a guest."""
     match change:
         case ch.Woken():
             return f"the clock of {change.name} was {change.correction_s:.3f} s off and is set"

@@ -101,7 +101,7 @@ def _seen(world: World, seen: ClusterObservation) -> list[ch.Change]:
 
 
 def node_changes(world: World, names: Sequence[str], seen: ClusterObservation) -> list[ch.Change]:
-    """These nodes and every job on them were read."""
+    """Return what is new after these nodes and every job on them were read."""
     found = _seen(world, seen)
     found += [ch.NodeGone(n, seen.seen_s) for n in names if n not in seen.nodes and n in world.nodes]
     # A job that was on one of them and is not listed there any more has left it; where it is now,
@@ -162,7 +162,7 @@ def host_changes(world: World, seen: HostObservation) -> list[ch.Change]:
 
 
 def pool_changes(world: World, seen: PoolObservation | None, problem: str) -> list[ch.Change]:
-    """The pool outside was asked. One that gave no answer has the payloads that it had before."""
+    """Return what the pool outside said; one that gave no answer has the payloads that it had before."""
     known = world.pilots.pool
     if seen is None:
         return [ch.PoolRead(replace(known, problem=problem))] if known.problem != problem else []

@@ -63,7 +63,7 @@ class PayloadBook:
                 self.lost(change)
 
     def lost(self, change: WorkLost) -> None:
-        """A run of a job, perhaps a pilot's, came to nothing."""
+        """Count a run of a job, perhaps a pilot's, that came to nothing."""
         times = self._given_up.setdefault(change.job_id, [])
         times.append((change.at_s, change.cause))
         while len(self._given_up) > _MOST_IDS:

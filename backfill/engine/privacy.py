@@ -128,7 +128,7 @@ class Veil:
         }
 
     def _place(self, one: Body) -> Body:
-        """A host or a node: with the jobs that are the user's own alone."""
+        """Return a host or a node with the jobs that are the user's own alone."""
         shown = self._texts(one, "reason", "slurm_reason", "problem", "closed")
         for what in ("jobs", "given_to"):
             if what in one:
@@ -138,7 +138,7 @@ class Veil:
         return shown
 
     def _fleet(self, one: Body) -> Body | None:
-        """An order for everybody's instances, or for the user's own job."""
+        """Return an order for everybody's instances, or for the user's own job."""
         return None if one["job"] and not self._own(one["job"]) else self._texts(one, "reason")
 
     def _payloads(self, sums: Body) -> Body:
@@ -155,14 +155,14 @@ class Veil:
         return job is not None and job.user == self.user
 
     def _texts(self, one: Body, *names: str) -> Body:
-        """The same with sentences in which no job of others is named."""
+        """Return the same with sentences in which no job of others is named."""
         return {**one, **{name: self._veiled(str(one[name])) for name in names if one.get(name)}}
 
     def _veiled(self, text: str) -> str:
         return _A_JOB.sub(self._named, text)
 
     def _named(self, match: re.Match[str]) -> str:
-        """What may be said where a text names a job, or a number that may be one."""
+        """Return what may be said where a text names a job, or a number that may be one."""
         said = match[0]
         if match["ids"]:
             return said if all(map(self._own, match["ids"].split(", "))) else _SOMEBODYS

@@ -97,7 +97,7 @@ class Queries:
         self._writers = frozenset({*self._commands, *self._apart, *self._long.known})
 
     def answer(self, body: Body, uid: int) -> Body:
-        """The answer, or `{"error": sentence}`. Never raises."""
+        """Return the answer, or `{"error": sentence}`. Never raises."""
         name = str(body.get("ask", ""))
         try:
             caller = self._gate.caller(body, uid, acts=name in self._writers or name == "logout")
@@ -167,7 +167,7 @@ class Queries:
                 return {**who(caller), "hidden": sorted(self._daemon.privacy.hidden_from(caller))}
 
     def _told(self, name: str, body: Body) -> Body:
-        """The answer to somebody who only asks."""
+        """Return the answer to somebody who only asks."""
         if (tell := self._tellers.get(name)) is not None:
             return _told_safely(tell, body)
         if (ask := self._readers.get(name)) is None:
@@ -455,7 +455,7 @@ def _in_slices(items: Iterable[_Item], tell: Callable[[_Item], Body]) -> Listed:
 
 
 def _safely(ask: Reader, body: Body) -> Body | Slices:
-    """A bad question must not end the daemon's thread."""
+    """Answer a bad question as well: it must not end the daemon's thread."""
     try:
         found = ask(body)
     except _BAD as error:
@@ -482,7 +482,7 @@ def _refusal(error: Exception) -> Body:
 
 
 def _told_safely(tell: Callable[[Body], Body], body: Body) -> Body:
-    """The same for what only reads the journal: when that fails the daemon itself goes on."""
+    """Do the same for what only reads the journal: when that fails the daemon itself goes on."""
     try:
         return tell(body)
     except _BAD as error:

@@ -50,7 +50,7 @@ class Repeats:
         return answer
 
     def end(self, user: str, body: Body, answer: Body) -> None:
-        """The order is done; one that failed may be given again."""
+        """Note that the order is done; one that failed may be given again."""
         place = (user, str(body.get("key") or ""))
         with self._lock:
             known = self._known.pop(place, None)

@@ -40,12 +40,12 @@ class Salting:
         return runs | self._salt.apply(again, test=False) if again else runs
 
     def _apply(self, nodes: Sequence[str], test: bool, seen: Mapping[str, str]) -> Runs:
-        """Runs for all but those that were seen to be as they should."""
+        """Return runs for all but those that were seen to be as they should."""
         same = {n: StateRun(n, answered=True, looked=True) for n in nodes if seen.get(n) == ""}
         rest = [node for node in nodes if node not in same]
         return same | (self._salt.apply(rest, test, must_run=seen) if rest else {})
 
 
 def runs_told(runs: Runs) -> list[dict[str, object]]:
-    """Runs as plain data, in order of their nodes."""
+    """Return runs as plain data, in order of their nodes."""
     return [{**asdict(run), "ok": run.ok} for _, run in sorted(runs.items())]

@@ -75,7 +75,7 @@ class Stories:
         }
 
     def story(self, subject: str) -> list[Body]:
-        """The last lines about a subject, oldest first."""
+        """Return the last lines about a subject, oldest first."""
         lines: list[Body] = []
         for record in self._read(RecordWindow(subject=subject, newest=True), _Budget()):
             if text := _line(record):
@@ -102,7 +102,7 @@ class Stories:
 
 
 def _line(record: Record) -> str:
-    """The sentence; empty where there is none, or where it is not to be read by this version."""
+    """Return the sentence; empty where there is none, or where it is not to be read by this version."""
     try:
         return story_line(record)
     except (ValueError, TypeError, KeyError):

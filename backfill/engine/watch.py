@@ -46,12 +46,12 @@ class Watch:
         self._leaving = {(job_id, node) for job_id, node in self._leaving if node in names}
 
     def leaves(self, job_id: str, nodes: Iterable[str], now_s: float) -> None:
-        """The job, by its raw number, has ended; Slurm does not show that yet."""
+        """Note that the job, by its raw number, has ended; Slurm does not show that yet."""
         self._leaving.update((job_id, node) for node in nodes)
         self.stir(now_s)
 
     def comes(self, nodes: Iterable[str]) -> None:
-        """These nodes were just given to a job: it is what their hosts wait for now."""
+        """Note that these nodes were just given to a job: it is what their hosts wait for now."""
         taken = set(nodes)
         self._leaving = {(job_id, node) for job_id, node in self._leaving if node not in taken}
 
@@ -67,12 +67,12 @@ class Watch:
             self._next_s = min(self._next_s, max(now_s, self._rested_s))
 
     def asked(self, now_s: float) -> None:
-        """A question is on its way; the next one waits for its answer."""
+        """Note that a question is on its way; the next one waits for its answer."""
         self._asked_s = now_s
         self._stirred = False
 
     def answered(self, now_s: float) -> None:
-        """The answer came. What stirred meanwhile may not be in it: then it is asked once more."""
+        """Note that the answer came. What stirred meanwhile may not be in it: then it is asked once more."""
         took_s = 0.0 if self._asked_s is None else now_s - self._asked_s
         self._asked_s = None
         self._rested_s = now_s + min(_SLOWEST_S, _REST * took_s)
@@ -87,7 +87,7 @@ class Watch:
         return inf if waiting else max(0.001, self._next_s - now_s)
 
     def due(self, now_s: float) -> tuple[str, ...]:
-        """The nodes to ask about now."""
+        """Return the nodes to ask about now."""
         rests = self._asked_s is not None or now_s < self._next_s
         return () if rests else tuple(sorted(self._names))
 

@@ -124,7 +124,7 @@ class WorkAccount:
         return [HARVESTED.told(samples), self._lost.told()]
 
     def _place(self, job: Job) -> str:
-        """The partition that the job's work is counted for."""
+        """Return the partition that the job's work is counted for."""
         known = job.partition in self._harvested or len(self._harvested) < MOST_PARTITIONS
         return job.partition if known else "other"
 

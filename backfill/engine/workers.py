@@ -126,7 +126,7 @@ class Workers:
             pool.shutdown(wait=False, cancel_futures=True)
 
     def _pool(self, work: WorkerPool, host: str = "") -> Executor:
-        """That of the host's provider for this kind of work, or Slurm's. The lock is held."""
+        """Return that of the host's provider for this kind of work, or Slurm's. The lock is held."""
         key = (work, id(self._outside.providers.get(host)))
         if key not in self._pools:
             self._pools[key] = ThreadPoolExecutor(self._threads, thread_name_prefix=work.value)
@@ -209,7 +209,7 @@ class Workers:
         return self._begin("addresses", WorkerPool.ACT, partial(self._look_up, names))
 
     def _look_up(self, names: Sequence[str]) -> Message | None:
-        """A resolver may take half a minute for an answer: nothing waits for it."""
+        """Have it looked up aside: a resolver may take half a minute for an answer."""
         manager = self._outside.manager
         if not isinstance(manager, Looker):
             return None

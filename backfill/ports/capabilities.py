@@ -71,7 +71,7 @@ class StateSeer(Protocol):
     """A provider that can look whether an instance is what its states come to."""
 
     def differs(self, host: str, name: str, stated: Stated) -> str | None:
-        """The first thing that is not so, in one sentence; None: all is. Nothing is changed."""
+        """Return the first thing that is not so, in one sentence; None: all is. Nothing is changed."""
 
 
 @runtime_checkable

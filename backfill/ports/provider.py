@@ -88,7 +88,7 @@ class InstanceProvider(Protocol):
         """
 
     def console(self, host: str, name: str) -> str:
-        """The last lines that the guest wrote to its console, for people."""
+        """Return the last lines that the guest wrote to its console, for people."""
 
     def close(self) -> None:
         """Give back connections."""

@@ -40,10 +40,10 @@ class Journal(Protocol):
     def read(
         self, after_id: int = 0, subject: str | None = None, types: Collection[str] = ()
     ) -> Iterable[Record]:
-        """Records in order of their ids; with `types` those whose body is of one of them (`t`)."""
+        """Return records in order of their ids; with `types` those whose body is of one of them (`t`)."""
 
     def page(self, window: RecordWindow, most: int, most_bytes: int) -> list[Record]:
-        """Some of these records, the next ones in order of their ids, or the latest first.
+        """Return some of these records, the next ones in order of their ids, or the latest first.
 
         At most `most`, and no more after their bodies have together reached `most_bytes`; empty
         when there are none. No append waits for it.

@@ -87,7 +87,7 @@ class WorkloadManager(Protocol):
         """Look for the node's slurmd at this bare IP; NOWHERE: what is sent to it fails at once."""
 
     def vouch(self, name: str) -> None:
-        """The node stood still and goes on now: its next registration is no sign of a reboot.
+        """Tell that the node stood still and goes on now: its next registration is no sign of a reboot.
 
         BusyError where that cannot be said now, as under another's drain; unknown node: nothing.
         """
@@ -176,7 +176,7 @@ class Credentials(Protocol):
     """The controller's side of munge. Calls block for milliseconds and raise DriverError only."""
 
     def make(self) -> str:
-        """A credential that every node with our key and a right clock understands."""
+        """Return a credential that every node with our key and a right clock understands."""
 
     def check(self, credential: str) -> str | None:
         """Return why the controller does not accept this credential; None if it does."""

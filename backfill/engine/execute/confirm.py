@@ -99,7 +99,7 @@ def _work(outside: Outside, action: act.DeleteInstance) -> Reason | None:
 
 
 def _judged(outside: Outside, action: act.DeleteInstance, here: list[Job]) -> Reason | None:
-    """The fence, asked anew about the very jobs that stand still there."""
+    """Ask the fence anew about the very jobs that stand still there."""
     held = action.held
     jobs = outside.manager.read_jobs([h.id for h in held]) if held else {}
     now_s = outside.clock.now() if action.cause is Cause.PATIENCE else None

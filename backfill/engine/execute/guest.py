@@ -27,7 +27,7 @@ def _throttle(outside: Outside, action: act.ThrottleInstance) -> list[ch.Change]
 
 
 def _thaw(outside: Outside, action: act.ThawInstance) -> list[ch.Change]:
-    """The fence, then the thaw: Slurm is asked anew, because what we knew may be old."""
+    """Ask the fence, then thaw: Slurm is asked anew, because what we knew may be old."""
     jobs = outside.manager.read_jobs([h.id for h in action.held]) if action.held else {}
     ended = {job.id for job in jobs.values() if job.raw_id in action.ended}
     held = [h for h in action.held if h.id not in ended]

@@ -53,7 +53,7 @@ class ReplayResult:
 
 
 def quoted(text: str) -> str:
-    """A cell of a CSV file: `12_[1,3]` has a comma in it."""
+    """Return a cell of a CSV file: `12_[1,3]` has a comma in it."""
     if not set(',"\r\n').intersection(text):
         return text
     return '"' + text.replace('"', '""') + '"'

@@ -37,7 +37,7 @@ _CALLS: Mapping[type, str] = {
 
 
 def call_of(action: act.DriverAction, world: World) -> str:
-    """The name of the call in StepCosts and to faults; `world`: as it is when the call begins."""
+    """Return the name of the call in StepCosts and to faults; `world`: as it is when the call begins."""
     call = _CALLS.get(type(action), "slurm_call")
     if call == "wake" and isinstance(action, act.WakeInstance):
         node = world.managed.get(action.subject)

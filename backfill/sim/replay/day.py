@@ -150,7 +150,7 @@ class _DayBook:
             ran.job = job
 
     def _stop(self, job_id: str, at_s: float, *, ended: bool) -> None:
-        """It computes no more; how long it did so in the day."""
+        """Note that it computes no more; return how long it did so in the day."""
         ran = self.jobs.get(job_id)
         if ran is None:
             return
@@ -168,7 +168,7 @@ class _DayBook:
         return job.partition in priorities.low or job.qos in priorities.low_qos
 
     def _cpus(self, job: Job) -> float:
-        """The CPUs that it has on what is ours: a job may be larger than our hosts."""
+        """Return the CPUs that it has on what is ours: a job may be larger than our hosts."""
         ours = self._ours(job)
         return job.cpus * ours / max(1, len(job.nodes)) if job.nodes else 0.0
 

@@ -23,7 +23,7 @@ def deed_of(action: act.DriverAction, world: World, policies: PolicySet, now_s: 
 
 
 def _order(world: World, name: str) -> str | None:
-    """An admin's order that gives up what is on the node, or None."""
+    """Return an admin's order that gives up what is on the node, or None."""
     node = world.managed.get(name)
     hosts = set(node.hosts) if node is not None else set()
     for host in sorted(hosts):

@@ -95,7 +95,7 @@ class FastForward:
             self._next = self._events.at(next_s, self._go, self._ticket(next_s))
 
     def _ticket(self, next_s: float) -> int:
-        """The place of arrivals, or under `eventwise` of the job that ends: see TraceCluster."""
+        """Return the place of arrivals, or under `eventwise` of the job that ends: see TraceCluster."""
         arrivals = self.arrivals
         if arrivals is not None and arrivals.next_s <= next_s:
             return self._events.ticket(early=self._cluster.jobs.eventwise)
@@ -134,7 +134,7 @@ class FastForward:
             jobs.kick()
 
     def _moved(self) -> None:
-        """A job has come or ended."""
+        """Note that a job has come or ended."""
         if self._cluster.jobs.eventwise:
             self._cluster.jobs.schedule_metal()
 
@@ -147,14 +147,14 @@ class FastForward:
     # --- jobs ----------------------------------------------------------------------------------
 
     def add(self, light: Light) -> None:
-        """The job waits from now on."""
+        """Let the job wait from now on."""
         self._jobs[light.request.name] = light
         self._cluster.queue.metal.add(light.request)
         self._kick()
         self._moved()
 
     def allocate(self, request: Request) -> None:
-        """The queue has found nodes for the job."""
+        """Give the job the nodes that the queue has found."""
         light = self._jobs[request.name]
         light.placed_s = self._events.now_s
         if self._cluster.queue.metal.room_on(request.placed):

@@ -31,7 +31,7 @@ def node_names(policies: PolicySet, cluster: Cluster) -> tuple[str, ...]:
 
 
 def everywhere(policies: PolicySet, cluster: Cluster) -> PolicySet:
-    """The policy with every node as a host, and as many names of instances as can be there."""
+    """Return the policy with every node as a host, and as many names of instances as can be there."""
     flavour = policies.instances.flavour
     most = min(policies.limits.max_per_host, max(1, cluster.cpus // flavour.cpus) * 2)
     wanted = cluster.nodes * most
@@ -51,7 +51,7 @@ def _named(template: Template, count: int) -> Template:
 
 
 def low_jobs(trace: JobTrace, policies: PolicySet) -> JobTrace:
-    """The jobs that an instance can carry; the others are counted as left out."""
+    """Return the jobs that an instance can carry; the others are counted as left out."""
     most = policies.instances.flavour.cpus
     kept = [i for i, processors in enumerate(trace.processors) if processors <= most]
     if len(kept) == len(trace):

@@ -48,7 +48,7 @@ class Difference:
     replayed: tuple[str, ...]
 
     def lines(self) -> Iterator[str]:
-        """A unified diff from the journal's steps to those of the replay, for people."""
+        """Yield a unified diff from the journal's steps to those of the replay, for people."""
         title = f"plan at {self.at_s:.3f} (record {self.record})"
         before, after = [_told(s) for s in self.journal], [_told(s) for s in self.replayed]
         if before == after:  # they differ in what is not told
@@ -209,7 +209,7 @@ _subject = attrgetter("subject")
 
 
 def _told_of(world: World, steps: Iterable[Action]) -> Iterator[_Told]:
-    """The steps of a plan as the journal tells them: of a record what is new in it."""
+    """Yield the steps of a plan as the journal tells them: of a record what is new in it."""
     known: dict[str, ManagedNode | None] = {}
     for step in steps:
         told: Any = step
@@ -227,7 +227,7 @@ def _line(body: Plain) -> str:
 
 
 def _as_now(body: Plain) -> Any:
-    """A step as this version has it: fields that came later have their defaults."""
+    """Return a step as this version has it: fields that came later have their defaults."""
     try:
         return decode(body)
     except (ValueError, TypeError):  # there is no such step any more, or it needs what was unknown
@@ -235,7 +235,7 @@ def _as_now(body: Plain) -> Any:
 
 
 def _told(line: str) -> str:
-    """A step without what is not set: `CreateNode cpus=1 name=vn1 reason="2 waiting jobs"`."""
+    """Return a step without what is not set: `CreateNode cpus=1 name=vn1 reason="2 waiting jobs"`."""
     body = json.loads(line)
     kind = body.pop("t", "")
     return " ".join([kind, *(f"{key}={json.dumps(value)}" for key, value in _set(body, ""))])

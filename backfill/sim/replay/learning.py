@@ -132,7 +132,7 @@ def _medians(samples: dict[str, list[float]]) -> dict[str, float]:
 
 
 def as_yaml(costs: dict[str, float]) -> str:
-    """A file for `--costs`."""
+    """Return a file for `--costs`."""
     lines = ["# Learned from a daemon's journal (`backfill replay --journal FILE --learn OUT`)."]
     for name, value in costs.items():
         lines.append(f"{name}: {value:.6g}" if name.endswith("_per_mb") else f"{name}: {value:.6g}s")

@@ -185,7 +185,7 @@ class Ledger:
 
 
 def counts_of(steps: Counter[str]) -> dict[str, int]:
-    """The steps that people care about, by a name of theirs."""
+    """Return the steps that people care about, by a name of theirs."""
     names: dict[str, type] = {
         "instances made": act.CreateInstance,
         "pauses": act.PauseInstance,

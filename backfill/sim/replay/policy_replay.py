@@ -198,7 +198,7 @@ class _Replay:
         self._next_low = number
 
     def _refill(self, job: SimJob) -> None:
-        """A job has started: if it is a low-priority one, for the first time, another may come."""
+        """Let another job come when a low-priority one has started for the first time."""
         if job.partition == self.sim.shape.low and job.restarts == 0:
             self._waiting -= 1
             self._feed_low()

@@ -72,7 +72,7 @@ class ReplayCycle(Cycle):
         self._told = set(now)
 
     def story(self, subject: str, until_s: float) -> list[str]:
-        """The latest steps about a node or job, one sentence each with its time."""
+        """Return the latest steps about a node or job, one sentence each with its time."""
         told = ((at_s, step, sentence(step)) for at_s, step in self.steps if at_s <= until_s)
         return [
             f"{at_s:.3f} {text}"

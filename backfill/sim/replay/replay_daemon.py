@@ -113,7 +113,7 @@ class ReplayDaemon:
         self._decide_soon()
 
     def _look_again(self) -> None:
-        """The fast-forward is over: see what has become of everything.
+        """See what has become of everything: the fast-forward is over.
 
         Claims of jobs that ended meanwhile would have ended with them, and forbid nothing now.
         """
@@ -130,7 +130,7 @@ class ReplayDaemon:
         self._sight_s = self.sim.now_s
 
     def _tick(self) -> None:
-        """It is now; readings without news, left out until now, have kept us in the picture.
+        """Let it be now; readings without news, left out until now, have kept us in the picture.
 
         None of them lies between news and the reading that will tell it: what Slurm has just
         allocated would look as if it had been let go.
@@ -141,7 +141,7 @@ class ReplayDaemon:
         self.world.apply(ch.Tick(now_s))
 
     def _in_sight(self, until_s: float) -> None:
-        """Readings without news were made again and again, the last of them then."""
+        """Note readings without news, made again and again, the last of them then."""
         first_s = min(self._sight_s + self._sight_every_s, until_s)
         self._sight_s = until_s
         self.world.apply(ch.SourceSeen("slurm", until_s, first_s))
@@ -196,7 +196,7 @@ class ReplayDaemon:
             self.sim.at(at_s, partial(self._perform, batch))
 
     def _perform(self, batch: list[act.DriverAction]) -> None:
-        """Calls that were begun together take effect together, one after the other."""
+        """Let calls that were begun together take effect together, one after the other."""
         now_s = self.sim.now_s
         self._tick()
         for action in batch:
@@ -210,7 +210,7 @@ class ReplayDaemon:
     # --- hooks ---------------------------------------------------------------------------------
 
     def _allocated(self, job: Job, nodes: tuple[str, ...]) -> float | None:
-        """The hook needs a moment to reach us; then Slurm waits until the room is free."""
+        """Let the hook reach us after a moment; then Slurm waits until the room is free."""
         if self.sim.fast_forward.on:
             return self.costs.steps.hook_s
         hosts = tuple(h for n in nodes if (h := self.world.host_of_node(n)) is not None)
@@ -226,7 +226,7 @@ class ReplayDaemon:
         self._decide_soon()
 
     def _ended(self, job: Job, nodes: tuple[str, ...]) -> None:
-        """The hook at the end of a job: Slurm is read at once."""
+        """Read Slurm at once: that is the hook at the end of a job."""
         if self.sim.fast_forward.on:
             return
         self._driver.watch.leaves(str(job.raw_id), nodes, self.sim.now_s)

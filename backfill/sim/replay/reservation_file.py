@@ -20,7 +20,7 @@ Contradiction = tuple[str, str, str]
 
 
 def load_reservations(path: Path, names: Sequence[str]) -> tuple[ReservationEntry, ...]:
-    """The entries of its `reservations:`, as a scenario has them; `names`: of the nodes there are.
+    """Return the entries of its `reservations:`, as a scenario has them; `names`: of the nodes there are.
 
     Raises ConfigError with every problem.
     """
@@ -69,7 +69,7 @@ def reservations_key() -> Key:
 
 
 def with_shape(make: type[Any], name: str, shape: Shape) -> Section:
-    """A reflected class, one key of which its type does not tell enough about."""
+    """Return a reflected class, one key of which its type does not tell enough about."""
     found = section(make)
     keys = (replace(key, shape=shape) if key.name == name else key for key in found.keys)
     return replace(found, keys=tuple(keys))

@@ -149,7 +149,7 @@ class TraceCluster(SimulatedWorld):
     # --- jobs ----------------------------------------------------------------------------------
 
     def add_high(self, index: int, run_s: float, estimate_s: float, processors: int) -> str:
-        """A job for bare metal, packed onto as few nodes as can hold it, equally many on each."""
+        """Add a job for bare metal, packed onto as few nodes as can hold it, equally many on each."""
         nodes = -(-processors // self.shape.cpus)
         each = -(-processors // nodes)
         tale = JobTale(index, True, each * nodes, self.now_s)
@@ -166,7 +166,7 @@ class TraceCluster(SimulatedWorld):
         return id_
 
     def take_over(self, light: Light, *, begun: bool) -> None:
-        """The fast-forward is over: write a job of which it knew into the books."""
+        """Write a job of which the fast-forward knew into the books."""
         request, tale = light.request, light.tale
         number, submit_s = light.number, tale.submit_s
         job = SimJob(request.name, number, number, self.shape.high, light.run_s, submit_s)
@@ -182,7 +182,7 @@ class TraceCluster(SimulatedWorld):
         return self._books.manners.hook_timeout_s
 
     def add_low(self, index: int, run_s: float, processors: int) -> str:
-        """A job for instances. Saving itself makes it longer."""
+        """Add a job for instances. Saving itself makes it longer."""
         self.fast_forward.end()
         self.active_low += 1
         every_s, save_s = self.saves
@@ -222,7 +222,7 @@ class TraceCluster(SimulatedWorld):
         tale.names = tuple(self._machines.serving[node].host for node in job.nodes)
 
     def _over(self, job: SimJob, restart: int, done: bool) -> None:
-        """An attempt is over: what it computed is kept, wholly or as far as it was saved."""
+        """Book an attempt that is over: what it computed is kept, wholly or as far as it was saved."""
         self._sort_segments()
         tale = self.tales[job.id]
         segments, tale.segments = tale.segments, []

@@ -31,19 +31,19 @@ class News:
         self._nodes: dict[str, None] = {}
 
     def job(self, job: SimJob) -> None:
-        """The job, and with it its nodes, changed."""
+        """Note that the job, and with it its nodes, changed."""
         self.on_news()
         self._jobs[job.id] = None
         for name in job.nodes:
             self._nodes[name] = None
 
     def node(self, node: SimNode) -> None:
-        """The node changed."""
+        """Note that the node changed."""
         self.on_news()
         self._nodes[node.name] = None
 
     def forgotten(self, job: SimJob) -> None:
-        """The job ended long ago: no reason to look, but told with the next news."""
+        """Note a job that ended long ago: no reason to look, but told with the next news."""
         self._jobs[job.id] = None
 
     @property
@@ -119,15 +119,15 @@ class TwoQueues(PendingQueue):
             self.on_metal(known[0], self.metal_in(nodes))
 
     def metal_in(self, nodes: int) -> list[SimNode]:
-        """The nodes in a set of bits."""
+        """Return the nodes in a set of bits."""
         return [self._nodes[node] for node in nodes_in(nodes)]
 
     def take_over(self, job: SimJob, request: Request) -> None:
-        """The queue knows the job already."""
+        """Note a job that the queue knows already."""
         self._requests[job.id] = (job, request)
 
     def leaves(self, job: SimJob) -> None:
-        """A job on bare metal has left its nodes, or waits no longer."""
+        """Note that a job on bare metal has left its nodes, or waits no longer."""
         found = self._requests.pop(job.id, None)
         if found is None:
             return
@@ -154,7 +154,7 @@ class TraceJobs(JobControl):
         self.on_over: Callable[[SimJob, int, bool], None] = lambda job, restart, done: None
 
     def submit(self, job: SimJob) -> None:
-        """A new job."""
+        """Take a new job."""
         super().submit(job)
         self._news.job(job)
 
@@ -175,7 +175,7 @@ class TraceJobs(JobControl):
             super()._schedule()
 
     def schedule_metal(self) -> None:
-        """A pass over those who wait for bare metal."""
+        """Make a pass over those who wait for bare metal."""
         wake_s = self._queue.schedule_metal(self._events.now_s)
         if self._wake is not None and self._wake.at_s != wake_s:
             self._wake.cancel()
@@ -191,7 +191,7 @@ class TraceJobs(JobControl):
             self.kick()
 
     def _moved(self, job: SimJob) -> None:
-        """A job waits or has left: under `eventwise` that is followed by a pass of its own."""
+        """Under `eventwise`, let a pass of its own follow when a job waits or has left."""
         if self.eventwise and self._queue.on_bare(job):
             self.schedule_metal()
 
@@ -223,7 +223,7 @@ class TraceJobs(JobControl):
         self.on_over(job, restart, False)
 
     def end(self, job: SimJob, state: JobState) -> None:
-        """The job has ended."""
+        """End the job."""
         self._news.job(job)
         self._queue.leaves(job)
         super().end(job, state)
@@ -232,7 +232,7 @@ class TraceJobs(JobControl):
         self._moved(job)
 
     def confirm(self, job: SimJob, node: SimNode) -> None:
-        """A node has nothing of the job any more."""
+        """Note that a node has nothing of the job any more."""
         if node.name in job.completing:
             self._news.job(job)
             super().confirm(job, node)
@@ -242,7 +242,7 @@ class TraceJobs(JobControl):
         self._news.forgotten(job)
 
     def take_over(self, job: SimJob, request: Request, launch_s: float, *, begun: bool) -> None:
-        """A job of which only the queue knew: it waits, or has its nodes, or has begun on them."""
+        """Take a job of which only the queue knew: it waits, or has its nodes, or has begun on them."""
         self._books.known[job.id] = job
         self._queue.take_over(job, request)
         if request.placed:
@@ -276,7 +276,7 @@ class TraceNodes(NodeControl):
         self._news = news
 
     def register(self, machine: SimMachine) -> None:
-        """A slurmd says what it has."""
+        """Let a slurmd say what it has."""
         super().register(machine)
         node = self._books.nodes.get(machine.node)
         if node is not None:

@@ -25,7 +25,7 @@ def measures(scenario: Scenario, variant: str) -> dict[Measure, float]:
 def measured(
     scenario: Scenario, outcome: Outcome, jobs: Mapping[str, Job], ends_s: Mapping[str, float]
 ) -> dict[Measure, float]:
-    """The measures of one play; `ends_s` by job id, epoch seconds."""
+    """Return the measures of one play; `ends_s` by job id, epoch seconds."""
     low = [job for job in jobs.values() if job.partition in scenario.policies.priorities.low]
     done = [job for job in jobs.values() if job.state is JobState.COMPLETED]
     first_s = min(job.submit_s for job in jobs.values())

@@ -95,7 +95,7 @@ def _assemble(found: dict[str, Any], policy_keys: dict[str, Any]) -> Scenario:
 
 
 def _shape() -> Section:
-    """The keys of the file; what a class holds is reflected from it, as in a policy file."""
+    """Return the keys of the file; what a class holds is reflected from it, as in a policy file."""
     return Section(
         dict,
         (

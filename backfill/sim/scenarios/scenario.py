@@ -195,7 +195,7 @@ class Scenario:
         return tuple(name for group in self.hosts for name in group.names)
 
     def entry(self, name: str) -> JobEntry:
-        """The kind of job called `name`. KeyError if there is none."""
+        """Return the kind of job called `name`. KeyError if there is none."""
         for entry in self.jobs:
             if entry.name == name:
                 return entry

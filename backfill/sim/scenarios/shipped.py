@@ -17,7 +17,7 @@ def folder() -> Path:
 
 
 def located(path: Path) -> Path:
-    """The file that `path` names: itself if it is there, else one of ours, else `path`.
+    """Return the file that `path` names: itself if it is there, else one of ours, else `path`.
 
     `first_day`, `papers/slurm-v.yaml` and `scenarios/traces/poisson.swf` all name one of ours.
     """

@@ -52,7 +52,7 @@ class Stage(Protocol):
     look_s: float
 
     def now(self) -> float:
-        """The time there."""
+        """Return the time there."""
 
     def submit(self, ask: JobAsk) -> str:
         """Submit a job; returns its id."""
@@ -67,13 +67,13 @@ class Stage(Protocol):
         """Let a mishap happen now, and be over in its time. LabError where it cannot be done."""
 
     def jobs(self) -> Mapping[str, Job]:
-        """The jobs submitted here by id, as Slurm shows them now; ended ones too."""
+        """Return the jobs submitted here by id, as Slurm shows them now; ended ones too."""
 
     def step(self, until_s: float) -> None:
         """Let time pass until something may have changed, at most until `until_s`."""
 
     def records(self, after_id: int = 0) -> Iterable[Record]:
-        """The daemon's journal."""
+        """Return the daemon's journal."""
 
     def start_delay_s(self, job_id: str) -> float | None:
         """From Slurm's allocation of the job to its first command; None while unknown."""
@@ -137,7 +137,7 @@ class SimulatedStage:
         self._sim.step_to(self._start_s)
 
     def now(self) -> float:
-        """Simulated epoch seconds."""
+        """Return simulated epoch seconds."""
         return self._sim.now_s
 
     def submit(self, ask: JobAsk) -> str:
@@ -172,7 +172,7 @@ class SimulatedStage:
             self._sim.at(self._sim.now_s + fault.for_s, over)
 
     def jobs(self) -> Mapping[str, Job]:
-        """The jobs as Slurm shows them, or would if it still remembered them."""
+        """Return the jobs as Slurm shows them, or would if it still remembered them."""
         return {job_id: self._sim.job(job_id) for job_id in self._ids}
 
     def step(self, until_s: float) -> None:
@@ -183,7 +183,7 @@ class SimulatedStage:
             self._after_step(self._sim.now_s - self._start_s)
 
     def records(self, after_id: int = 0) -> Iterable[Record]:
-        """The journal."""
+        """Return the journal."""
         return self._journal.read(after_id)
 
     def start_delay_s(self, job_id: str) -> float | None:

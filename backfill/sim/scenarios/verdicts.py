@@ -44,7 +44,7 @@ class Evidence:
 
 
 def judge(scenario: Scenario, evidence: Evidence) -> Iterator[ScenarioVerdict]:
-    """A verdict for each expectation, in their order, and one more if it did not end in time."""
+    """Yield a verdict for each expectation, in their order, and one more if it did not end in time."""
     if evidence.late:
         text = f"it was not over after {scenario.limit_s:g} s and was broken off"
         yield ScenarioVerdict(False, text, title="over in time")

@@ -17,7 +17,7 @@ RUN_SHARE = 0.1
 
 
 def shaken(trace: JobTrace, seed: int) -> JobTrace:
-    """The trace with every submit and run time moved, evenly within the bounds, by this seed.
+    """Return the trace with every submit and run time moved, evenly within the bounds, by this seed.
 
     A run time never exceeds its estimate if it did not before, and is at least one tick. The first
     job stays where it is, so that all repeats begin at one time.
