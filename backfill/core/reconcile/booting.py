@@ -62,6 +62,9 @@ def _stops(builder: PlanBuilder, node: ManagedNode) -> bool:
     """Whether it goes no further, because it has worked before or its host is wanted."""
     if _worked_before(builder, node):
         return True
+    if builder.instance(node) is None and (found := builder.elsewhere(node)) is not None:
+        builder.note(node, f"found on {found.host}: the journal is behind", host=found.host)
+        return True
     if builder.taken(node.host):
         begin_eviction(builder, node, doomed=True)
         return True
@@ -115,10 +118,17 @@ def _missing(
     wanted: list[CreateNode | CreateInstance | MakeParent] = []
     if node.name not in builder.world.nodes:
         wanted.append(create_node(builder, node))
-    if instance is None:
+    if instance is None and not _may_be_unseen(builder):
         create = create_instance(builder, node)
         wanted.append(_parent_first(builder, create.spec) or create)
     return wanted
+
+
+def _may_be_unseen(builder: PlanBuilder) -> bool:
+    """Return True while a host has not been asked yet: by an old journal the instance may be there."""
+    builder.awaits(Topic.READING)
+    sources = (builder.world.sources.get(host) for host in builder.policies.hosts)
+    return any(known is None or not (known.seen_s or known.failed_s) for known in sources)
 
 
 def _fails(builder: PlanBuilder, node: ManagedNode, action: CreateNode | CreateInstance | MakeParent) -> bool:
