@@ -18,6 +18,7 @@ from backfill.core.reconcile.condemn import forgotten, lost, stale, why_apart
 from backfill.core.reconcile.devices import plugged_again
 from backfill.core.reconcile.held_jobs import (
     await_patience,
+    drained,
     settled,
     show,
     still,
@@ -82,6 +83,8 @@ def _by_state(builder: PlanBuilder, node: ManagedNode) -> None:
         # is no fence, so first Slurm is told, as of any instance that stands still.
         begin_eviction(builder, node)
         return
+    if builder.stopped(instance):
+        _keep_closed(builder, node)
     match instance.state if instance is not None else None:
         case InstanceState.SUSPENDED:
             _try(
@@ -109,6 +112,13 @@ def _by_state(builder: PlanBuilder, node: ManagedNode) -> None:
             pass  # coming or being built: a later observation will tell
 
 
+def _keep_closed(builder: PlanBuilder, node: ManagedNode) -> None:
+    """Until it has proven itself again it takes no job, whoever lifts its drain meanwhile."""
+    seen = builder.world.nodes.get(node.name)
+    if seen is not None and node.stopping.drained_s is not None:
+        drained(builder, node, seen)
+
+
 def _try(builder: PlanBuilder, node: ManagedNode, action: RestoreInstance | ThawInstance) -> None:
     """Ask for one step; where it is refused for good, that may still change until the next try."""
     if builder.do(action) is Progress.FINAL:
@@ -124,6 +134,7 @@ def _running(builder: PlanBuilder, node: ManagedNode) -> None:
     if problem and not put_off(builder, node, sentence(problem)):
         ask_on(builder, node)
     if not holds:
+        _keep_closed(builder, node)
         return
     seen = builder.world.nodes.get(node.name)
     builder.watch(node.name)
