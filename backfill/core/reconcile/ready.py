@@ -32,7 +32,7 @@ from backfill.core.reconcile.admission import image_of
 from backfill.core.reconcile.builder import PlanBuilder, Progress
 from backfill.core.reconcile.condemn import condemn, forgotten, lost, permit, work_on
 from backfill.core.reconcile.devices import see_to_devices
-from backfill.core.reconcile.held_jobs import go_on_together, show, waits_for
+from backfill.core.reconcile.held_jobs import go_on_together, marked_in, show, waits_for
 from backfill.core.reconcile.job_machines import kept_off
 from backfill.core.reconcile.pressure import begin_eviction, first_rung, give_cpus, must_leave
 
@@ -78,12 +78,21 @@ def step_ready(builder: PlanBuilder, node: ManagedNode) -> None:
     if lost(builder, node, instance):
         return
     if builder.stopped(instance):
-        begin_eviction(builder, node)
+        _found_stopped(builder, node)
         return
     if instance is None or give_cpus(builder, node, instance):  # a crash may have left it throttled
         _in_slurm(builder, node)
     if instance is not None and not builder.blind:
         see_to_devices(builder, node, instance)
+
+
+def _found_stopped(builder: PlanBuilder, node: ManagedNode) -> None:
+    """Somebody stopped it, or we did so and the journal knows nothing of that: Slurm tells which."""
+    seen = builder.world.nodes.get(node.name)
+    if builder.blind:
+        builder.refuse(node.name, Goal.CARE, builder.blind)
+    elif seen is None or not _stop_forgotten(builder, node, seen):
+        begin_eviction(builder, node)
 
 
 def _in_slurm(builder: PlanBuilder, node: ManagedNode) -> None:
@@ -119,7 +128,8 @@ def _stop_forgotten(builder: PlanBuilder, node: ManagedNode, seen: Node) -> bool
     jobs = [j for j in builder.world.jobs_on(node.name) if j.active]
     if all(job.state is not JobState.SUSPENDED for job in jobs):
         return False
-    held = tuple(HeldJob(job.id, job.restarts) for job in jobs)
+    marked = marked_in(seen, node.generation)
+    held = tuple(marked.get(job.id, HeldJob(job.id, job.restarts)) for job in jobs)
     reason = "Slurm shows a stop of ours that the journal does not know"
     stop = first_rung(builder, node)
     builder.become(node, Phase.EVICTING, reason, held=held, proof=unwoken(node), stop=stop)
