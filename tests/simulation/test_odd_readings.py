@@ -17,7 +17,9 @@ from backfill.core.policies.ladder import Ladder, Rung, RungRule
 from backfill.core.policies.limits import Limits
 from backfill.core.policies.scale import Scale
 from backfill.drivers.simulated.hypervisor.hardware import SimInstance
+from backfill.drivers.simulated.slurm.books import Manners
 from backfill.drivers.simulated.world import SimulatedWorld
+from backfill.drivers.store.memory import MemoryJournal
 from backfill.ports.provider import HostObservation
 from backfill.ports.workload import ClusterObservation
 from backfill.sim.scenarios.rehearsal import Rehearsal
@@ -64,6 +66,20 @@ def without_jobs(real: Callable[..., ClusterObservation]) -> Callable[..., Clust
 
 
 @pytest.mark.parametrize("requeue", [True, False])
+def test_a_job_that_was_forgotten_before_its_end_was_read_keeps_no_node_for_ever() -> None:
+    """MinJobAge is short, or readings are slow: its node goes when it was missed for long."""
+    sim = SimulatedWorld(manners=Manners(job_age_s=0.1))
+    sim.add_partition("htc", tier=1, feature="backfill")
+    sim.add_host("bm1", cpus=2, features=("metal",))
+    run = Rehearsal(sim, policies(scale=Scale(idle_s=20)), MemoryJournal(), hooks=False)
+    job = sim.submit("htc", 21.3)
+    run.until(lambda: sim.job(job).state is JobState.COMPLETED, 60)
+    run.run(500.0)
+    assert run.world.managed["vn1"].phase is Phase.DRAINING
+    run.until(lambda: not run.world.managed, 300)
+    assert sim.audit() == []
+
+
 def test_one_reading_of_slurm_without_jobs(requeue: bool) -> None:
     """The next one shows them again; meanwhile it is told that this one is not believed."""
     sim, run, lows = aside(requeue=requeue)

@@ -62,8 +62,19 @@ def step_draining(builder: PlanBuilder, node: ManagedNode) -> None:
         return  # a job may have come just before the drain: look once more
     if builder.world.jobs_on(node.name):
         _with_jobs(builder, node)
-        return
-    clear(builder, node, node.reason)
+    else:
+        _without_jobs(builder, node)
+
+
+def _without_jobs(builder: PlanBuilder, node: ManagedNode) -> None:
+    """Slurm shows no job on it."""
+    if vanished := builder.world.vanished_on(node.name):
+        # It may have ended and been forgotten between two readings: it is awaited for long, not for ever.
+        ids = ", ".join(held.id for held in vanished)
+        why = f"{node.reason}; Slurm shows nothing of job {ids}, which was on it"
+        condemn(builder, node, Cause.MISSING, why)
+    else:
+        clear(builder, node, node.reason)
 
 
 def _with_jobs(builder: PlanBuilder, node: ManagedNode) -> None:
