@@ -104,6 +104,12 @@ FOUND_LATER: tuple[tuple[int, int], ...] = (
     (20261130, 281),
     # An instance in the making was given up in the same plan, and its room given away at once.
     (20261130, 353),
+    # A daemon with an old journal found stopped what it had stopped itself, and took it for an admin's.
+    (20261201, 84),
+    # An admin lifted the drain of a node that was coming back, and others got in before it had proven itself.
+    (20261128, 324),
+    # By an old journal an instance was to be made that was on another host, which had not been read yet.
+    (20261201, 524),
     # What waits for a person's word by design is ended by a person.
     (20261128, 336),
     (20261129, 423),

@@ -17,6 +17,7 @@ class StepCosts:
     delete_s: float = 0.25
     boot_s: float = 5.2
     pause_s: float = 0.003
+    throttle_s: float = 0.02
     thaw_s: float = 0.013
     suspend_s: float = 0.1
     suspend_s_per_mb: float = 0.012

@@ -27,6 +27,7 @@ _CALLS: Mapping[type, str] = {
     act.CreateInstance: "create",
     act.DeleteInstance: "delete",
     act.PauseInstance: "pause",
+    act.ThrottleInstance: "throttle",
     act.ThawInstance: "thaw",
     act.SuspendInstance: "suspend",
     act.RestoreInstance: "restore",
