@@ -9,6 +9,7 @@ import shutil
 import socket
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from subprocess import CompletedProcess
 from typing import Any, TypeVar
 
@@ -110,6 +111,36 @@ class SiteRig(JobsRig):
         self.copy_conf()
         self.sh("ctl", "systemctl enable --now backfill")
         self.until(self.sees_all, what="the daemon's first picture")
+
+    def install_program(self) -> None:
+        """Install the program at a plain site, for `backfill setup` to do the rest."""
+        self.install_files()
+        self.sh("ctl", "rm -r /etc/backfill")
+        self.make_plain()
+
+    def options_of_setup(self) -> list[str]:
+        """What an admin has to say here: the image lies where all machines see it, and is told its clock."""
+        folder = self.lab.shared / "image"
+        if not folder.exists():
+            shutil.copytree(Path(self._guest.disk).parent, folder)
+            words = self._guest.cmdline_under(self.lab.domain_type)
+            (folder / "image.json").write_text(json.dumps({"cmdline": words}))
+            folder.chmod(0o755)
+        argv = ["--yes", "--uri", "qemu+tcp://{name}/system", "--directory", f"{SHARED}/instances"]
+        argv += ["--image", f"{SHARED}/image", "--addresses", "10.77.1.1/16", "--cpus", "1"]
+        argv += ["--memory-mb", "256", "--cpu-feature", "rdrand"]
+        return [*argv, "--emulated"] if self.lab.domain_type == "qemu" else argv
+
+    def set_up(self, options: Sequence[str]) -> str:
+        """Run `backfill setup` and the commands that it tells; what it has said."""
+        told = self.backfill("setup", *options)
+        script = self.sh("ctl", "cat /etc/backfill/hosts.sh") + "\n"
+        for host in self.lab.hosts:
+            self.write("/run/hosts.sh", script, machine=host)
+            self.sh(host, "sh -s </run/hosts.sh")
+        self.sh("ctl", "systemctl enable --now backfill")
+        self.until(self.sees_all, what="the daemon's first picture")
+        return told
 
     def make_plain(self) -> None:
         """Make it a site in which nobody has thought of us: all machines have the same slurm.conf."""

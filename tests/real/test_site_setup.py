@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
-from backfill.lab import image, roots
+from backfill.lab import roots
 from backfill.lab.site.conf import SHARED
 from backfill.lab.spec import SLURM_USER
 from tests.real.site_rig import SiteRig, site
@@ -27,19 +25,6 @@ def _picture(rig: SiteRig, machine: str) -> str:
     return rig.sh(machine, script)
 
 
-def _options(rig: SiteRig) -> list[str]:
-    """What an admin has to say here: the image lies where all machines see it, and is told its clock."""
-    guest = image.build()
-    folder = rig.lab.shared / "image"
-    shutil.copytree(Path(guest.disk).parent, folder)
-    (folder / "image.json").write_text(json.dumps({"cmdline": guest.cmdline_under(rig.lab.domain_type)}))
-    folder.chmod(0o755)
-    argv = ["--yes", "--uri", "qemu+tcp://{name}/system", "--directory", f"{SHARED}/instances"]
-    argv += ["--image", f"{SHARED}/image", "--addresses", "10.77.1.1/16", "--cpus", "1", "--memory-mb", "256"]
-    argv += ["--cpu-feature", "rdrand"]
-    return [*argv, "--emulated"] if rig.lab.domain_type == "qemu" else argv
-
-
 @pytest.fixture(scope="module")
 def before() -> dict[str, str]:
     return {}
@@ -48,16 +33,14 @@ def before() -> dict[str, str]:
 @pytest.fixture(scope="module")
 def rig(before: dict[str, str]) -> Iterator[SiteRig]:
     with site("setup", roots.INSTALLED) as made:
-        made.install_files()
-        made.sh("ctl", "rm -r /etc/backfill")
-        made.make_plain()
+        made.install_program()
         for machine in ("ctl", *made.lab.hosts):
             before[machine] = _picture(made, machine)
         yield made
 
 
 def test_a_plan_changes_nothing(rig: SiteRig, before: dict[str, str]) -> None:
-    shown = rig.backfill("setup", "--dry-run", *_options(rig))
+    shown = rig.backfill("setup", "--dry-run", *rig.options_of_setup())
     assert "+Include backfill.conf" in shown
     assert "munge.key (owner slurm, mode 400, a secret)" in shown
     assert _picture(rig, "ctl") == before["ctl"]
@@ -65,16 +48,8 @@ def test_a_plan_changes_nothing(rig: SiteRig, before: dict[str, str]) -> None:
 
 def test_it_is_set_up_and_sound(rig: SiteRig) -> None:
     """By the three commands that setup tells; a second setup has nothing to do."""
-    shutil.rmtree(rig.lab.shared / "image")
-    options = _options(rig)
-    told = rig.backfill("setup", *options)
-    assert "hosts.sh" in told
-    script = rig.sh("ctl", "cat /etc/backfill/hosts.sh") + "\n"
-    for host in rig.lab.hosts:
-        rig.write("/run/hosts.sh", script, machine=host)
-        rig.sh(host, "sh -s </run/hosts.sh")
-    rig.sh("ctl", "systemctl enable --now backfill")
-    rig.until(rig.sees_all, what="the daemon's first picture")
+    options = rig.options_of_setup()
+    assert "hosts.sh" in rig.set_up(options)
     assert "everything is as it should be" in rig.backfill("setup", *options)
     rig.until(lambda: rig.try_("ctl", *_DOCTOR).returncode == 0, what="a sound site")
     boot = rig.try_("ctl", *_DOCTOR, "--boot", "--json")
