@@ -81,10 +81,10 @@ def an_ordinary_user() -> Iterator[None]:
 
 
 def test_files_that_another_user_has_left() -> None:
-    """As after a start by root; what the daemon may write is not accused, nor a directory that is closed."""
+    """As after a start by root; what the daemon may write is not accused, nor what is not its own."""
     with tempfile.TemporaryDirectory() as folder:
         place = Path(folder)
-        for name, mode in (("journal.db", 0o444), ("daemon.lock", 0o666)):
+        for name, mode in (("journal.db", 0o444), ("daemon.lock", 0o666), ("notes", 0o444)):
             (place / name).touch()
             (place / name).chmod(mode)
         (place / "slurm-conf").mkdir()

@@ -13,6 +13,7 @@ from pathlib import Path
 from backfill.config.model import Config, LibvirtEntry, Provider
 
 _UNIT = "backfill.service"
+_STATE_FILES = ("journal.db*", "daemon.*", "audit.log")
 _LAST_STEP = re.compile(r"(\.[^.]*|\[[^\]]*\])$")
 
 
@@ -62,7 +63,7 @@ def foreign_files(directory: Path) -> list[str]:
     """Return the daemon's own files there that this user cannot write, such as after a start as root."""
     if not os.access(directory, os.R_OK | os.X_OK, effective_ids=True):
         return []
-    files = sorted(path for path in directory.iterdir() if path.is_file())
+    files = sorted(path for own in _STATE_FILES for path in directory.glob(own))
     return [p.name for p in files if not os.access(p, os.R_OK | os.W_OK, effective_ids=True)]
 
 

@@ -96,7 +96,8 @@ def run_slurm(args: argparse.Namespace) -> int:
     except PermissionError as error:
         return _refuse(f"{error.filename}: {error.strerror}; run this as root", NO_PERMISSION)
     except OSError as error:
-        return _refuse(f"{error.filename}: {error.strerror}; nothing was changed there", NO)
+        where = error.filename or "a file in daemon.state_dir, or beside slurm.conf"
+        return _refuse(f"{where}: {error.strerror}; nothing was changed there", NO)
 
 
 def _diff(config: Config, args: argparse.Namespace) -> int:
