@@ -28,7 +28,7 @@ from tests.bench.web import CLIENTS, awaited, flooding, free_port, memory_mb, re
 
 # So long each of them is flooded in all, and at a time.
 _LENGTH_S = float(os.environ.get("BACKFILL_SECONDS", "600"))
-_TURN_S = min(60.0, _LENGTH_S)
+_TURN_S = min(30.0, _LENGTH_S)
 _PATIENCE_S = 300.0
 
 
