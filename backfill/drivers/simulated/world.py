@@ -85,6 +85,7 @@ class SimulatedWorld:
         self.provider.watch = self.checks.when_running
         self.provider.woken = self._nodes.register
         self.pool = SimulatedPool(self._events, self._books.known, self.wall)
+        self._machines.heard = lambda run, answers: self.pool.heard(run, answers=answers)
         self.slurm.send = self._send_pilot
         self._watch_losses()
         self._last_job = self._last_order = 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
+from random import Random
 
 from backfill.core.model.cluster import ENDED, Job, JobState
 from backfill.drivers.simulated.events import next_round_s
@@ -12,7 +13,7 @@ from backfill.ports.storage import Record
 from backfill.sim.scenarios.scenario import JobEntry, JobMoment, Scenario, When
 from backfill.sim.scenarios.stage import JobAsk, Stage
 from backfill.sim.scenarios.verdicts import Evidence, ScenarioVerdict, judge
-from backfill.sim.traces.draws import exponential, seeded
+from backfill.sim.traces.draws import exponential, lognormal, seeded
 
 # Nothing but the passing of time may be awaited for so long.
 _LONGEST_STEP_S = 1.0
@@ -56,14 +57,23 @@ def play(
     watch(new, stage.now())
     evidence = Evidence(
         jobs={name: stage.jobs()[job_id] for name, job_id in player.ids.items()},
-        delays_s={n: d for n, i in player.ids.items() if (d := stage.start_delay_s(i)) is not None},
+        delays_s=_delays_s(scenario, stage, player.ids),
         complaints=tuple(stage.complaints()),
         left=tuple(stage.left()),
         records=tuple(seen),
         late=player.late,
+        payloads=stage.payloads(),
     )
     verdicts = tuple(judge(scenario, evidence))
     return Outcome(scenario, verdicts, player.ids, tuple(seen), player.came_s, player.start_s, stage.now())
+
+
+def _delays_s(scenario: Scenario, stage: Stage, ids: Mapping[str, str]) -> dict[str, float]:
+    """Ask for those of jobs that an expectation names: of many jobs all would take long."""
+    asked = {name for one in scenario.expect for name in (one.job, one.than) if name}
+    names = {name for kind in asked for name in scenario.entry(kind).all_names}
+    found = {name: stage.start_delay_s(ids[name]) for name in sorted(names & ids.keys())}
+    return {name: delay_s for name, delay_s in found.items() if delay_s is not None}
 
 
 @dataclass(slots=True)
@@ -181,15 +191,22 @@ def drawn(scenario: Scenario) -> dict[str, tuple[float, float]]:
     rng = seeded(scenario.seed)
     found: dict[str, tuple[float, float]] = {}
     for entry in scenario.jobs:
-        later_s = 0.0
-        for name in entry.all_names:
-            if entry.gap_s:
-                later_s += exponential(rng, entry.gap_s)
-            run_s = entry.run_s
-            if entry.run_most_s:
-                run_s += (entry.run_most_s - entry.run_s) * rng.random()
-            found[name] = (later_s, run_s)
+        for _, names in entry.streams:
+            later_s = 0.0
+            for name in names:
+                if entry.gap_s:
+                    later_s += exponential(rng, entry.gap_s)
+                found[name] = (later_s, _run_s(rng, entry))
     return found
+
+
+def _run_s(rng: Random, entry: JobEntry) -> float:
+    if entry.spread:
+        run_s = lognormal(rng, entry.run_s, entry.spread)
+        return min(run_s, entry.limit_s) if entry.limit_s else run_s
+    if entry.run_most_s:
+        return entry.run_s + (entry.run_most_s - entry.run_s) * rng.random()
+    return entry.run_s
 
 
 def reached(job: Job | None, moment: JobMoment) -> bool:

@@ -33,6 +33,7 @@ from backfill.sim.scenarios.scenario import (
     JobEntry,
     Mishap,
     PaperFigure,
+    PayloadsEntry,
     Scenario,
     When,
 )
@@ -109,12 +110,19 @@ def _shape() -> Section:
             Key("variants", Named(Section(dict, _cost_keys())), ()),
             Key("paper", Many(section(PaperFigure)), ()),
             Key("seed", Amount(whole=True, open=False), 0),
-            Key("jobs", Many(with_shape(JobEntry, "nodes", Hostlist())), MISSING),
+            Key("jobs", Many(_job()), MISSING),
+            Key("payloads", section(PayloadsEntry), None),
             reservations_key(),
             Key("faults", Many(section(FaultEntry)), ()),
             Key("expect", Many(section(Expectation)), ()),
         ),
     )
+
+
+def _job() -> Section:
+    found = with_shape(JobEntry, "nodes", Hostlist())
+    keys = (replace(key, shape=Hostlist()) if key.name == "each_of" else key for key in found.keys)
+    return replace(found, keys=tuple(keys))
 
 
 def _policy_keys() -> tuple[Key, ...]:
@@ -143,6 +151,7 @@ _MAY_HAVE = {
     Assertion.WAITED_LONGER: ("within_s", "times"),
     Assertion.BEGAN_WITHIN: ("within_s",),
     Assertion.RESTARTED_AT_MOST: ("times",),
+    Assertion.PAYLOADS_KEPT: ("percent",),
 }
 _FAULT_NEEDS = {
     Mishap.SLURM_SILENT: ("for_s",),
@@ -159,7 +168,7 @@ _FAULT_NEEDS = {
 def contradictions(scenario: Scenario) -> Iterator[Contradiction]:
     """Everything in which the scenario contradicts itself."""
     yield from _hosts(scenario)
-    if sum(entry.copies for entry in scenario.jobs) > MOST_JOBS:
+    if sum(entry.copies * max(1, len(entry.each_of)) for entry in scenario.jobs) > MOST_JOBS:
         yield "jobs", f"makes more than {MOST_JOBS} jobs", "play so many as a trace"
         return
     names: set[str] = set()
@@ -174,6 +183,7 @@ def contradictions(scenario: Scenario) -> Iterator[Contradiction]:
         yield from _place(scenario, entry, path)
         yield from _moments(scenario, entry, path)
     yield from _circles(scenario)
+    yield from _payloads(scenario)
     yield from reservation_mistakes(scenario.reservations, scenario.host_names)
     for index, fault in enumerate(scenario.faults):
         yield from _fault(scenario, fault, f"faults[{index}]")
@@ -202,6 +212,20 @@ def _hosts(scenario: Scenario) -> Iterator[Contradiction]:
             yield f"policy.instances.flavour.{key}", what, "lower it, or raise it in the hosts"
 
 
+def _payloads(scenario: Scenario) -> Iterator[Contradiction]:
+    entry, sent = scenario.payloads, scenario.policies.supply
+    if entry is None:
+        if sent.on:
+            yield "policy.supply", "sends pilots, but there are no payloads", "add payloads, or leave it out"
+        return
+    if not sent.on:
+        yield "payloads", "are there, but nobody sends pilots", "add policy.supply, or leave them out"
+    if entry.run_most_s and entry.run_most_s < entry.run_s:
+        yield "payloads.run_most_s", "is less than run_s", "give both in order"
+    if entry.copies > MOST_JOBS:
+        yield "payloads.copies", f"is more than {MOST_JOBS}", "let fewer wait"
+
+
 def _paper(scenario: Scenario) -> Iterator[Contradiction]:
     known = ", ".join(scenario.variants) or "none"
     for index, figure in enumerate(scenario.paper):
@@ -214,6 +238,8 @@ def _paper(scenario: Scenario) -> Iterator[Contradiction]:
 def _length(entry: JobEntry, path: str) -> Iterator[Contradiction]:
     if entry.run_most_s and not 0 < entry.run_s <= entry.run_most_s:
         yield f"{path}.run_most_s", "is less than run_s, or there is no run_s", "give both in order"
+    if entry.spread and (entry.run_most_s or not entry.run_s):
+        yield f"{path}.spread", "needs run_s, the median, and says nothing beside run_most_s", "give one"
     if entry.limit_s and entry.limit_s < max(entry.run_s, entry.run_most_s):
         yield f"{path}.limit_s", "is less than it runs", "Slurm would end it; raise it"
     given = [
@@ -234,10 +260,13 @@ def _place(scenario: Scenario, entry: JobEntry, path: str) -> Iterator[Contradic
         return
     grid = entry.partition in low
     known = scenario.policies.instances.names if grid else scenario.host_names
-    for node in entry.nodes:
-        if node not in known:
-            kind = "instance" if grid else "host"
-            yield f"{path}.nodes", f"has {node}, which is no {kind}", f"use names of {kind}s"
+    kind = "instance" if grid else "host"
+    for key, nodes in (("nodes", entry.nodes), ("each_of", entry.each_of)):
+        for node in nodes:
+            if node not in known:
+                yield f"{path}.{key}", f"has {node}, which is no {kind}", f"use names of {kind}s"
+    if entry.nodes and entry.each_of:
+        yield f"{path}.each_of", "contradicts nodes", "leave one of them out"
     flavour = scenario.policies.instances.flavour
     where = "an instance" if grid else "a host"
     raising = "policy.instances.flavour" if grid else "the hosts"

@@ -6,7 +6,7 @@ The keys of the file are the fields of these classes; `policy:` has the keys of 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any
 
@@ -54,6 +54,9 @@ class Assertion(StrEnum):
     NEVER_STOPPED = "never-stopped"  # no copy of `job` was stopped by any rung
     RESTARTED_AT_MOST = "restarted-at-most"  # every copy of `job` completed, with so many restarts
     NOTHING_LEFT = "nothing-left"  # no instance and no node of ours is there any more
+    PAYLOADS_ONCE = "payloads-once"  # every payload is done, once, and none was at work twice
+    # Of all that payloads have computed at most `percent` was in vain.
+    PAYLOADS_KEPT = "payloads-kept"
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,15 +105,20 @@ class JobEntry:
     memory_mb: int = 0
     # Nodes that it insists on.
     nodes: tuple[str, ...] = ()
+    # So many copies for each of these nodes, of which each copy insists on one.
+    each_of: tuple[str, ...] = ()
     # Submitted so long after the beginning, or so long after `when`.
     at_s: float = 0.0
     when: When | None = None
     run_s: float = 0.0
     # Each copy's run time is drawn between run_s and this; 0: all run for run_s.
     run_most_s: float = 0.0
+    # Or from a lognormal distribution with the median run_s and this deviation, up to its limit; 0: none.
+    spread: float = 0.0
     # Its time limit; 0: none.
     limit_s: float = 0.0
-    # Copies arrive one by one with random (exponential) gaps of this mean; 0: all at once.
+    # Copies arrive one by one with random (exponential) gaps of this mean; 0: all at once. With
+    # `each_of`: those of each node by themselves.
     gap_s: float = 0.0
     count: int = 0
     ends: When | None = None
@@ -118,9 +126,29 @@ class JobEntry:
     @property
     def all_names(self) -> tuple[str, ...]:
         """The names of its copies."""
-        if self.copies == 1:
-            return (self.name,)
-        return tuple(f"{self.name}-{i}" for i in range(1, self.copies + 1))
+        return tuple(name for _, names in self.streams for name in names)
+
+    @property
+    def streams(self) -> tuple[tuple[tuple[str, ...], tuple[str, ...]], ...]:
+        """Return the nodes that copies insist on, and the names of those copies as they arrive."""
+        if not self.each_of:
+            return ((self.nodes, self._numbered(self.name)),)
+        return tuple(((node,), self._numbered(f"{self.name}-{node}")) for node in self.each_of)
+
+    def _numbered(self, name: str) -> tuple[str, ...]:
+        return (name,) if self.copies == 1 else tuple(f"{name}-{i}" for i in range(1, self.copies + 1))
+
+
+@dataclass(frozen=True, slots=True)
+class PayloadsEntry:
+    """A pool outside the cluster, with payloads for pilots on demand, one for each run of a pilot."""
+
+    copies: int
+    run_s: float
+    # Each payload's run time is drawn between run_s and this; 0: all run for run_s.
+    run_most_s: float = 0.0
+    # The pool gives up a pilot that has been silent for so long; 0: only one that has ended.
+    gives_up_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,6 +162,7 @@ class Expectation:
     to: str = field(default="", metadata={"form": "name"})
     by: Rung | None = None
     times: int = 0
+    percent: float = 0.0
 
     @property
     def title(self) -> str:
@@ -174,6 +203,7 @@ class Scenario:
     jobs: tuple[JobEntry, ...]
     policies: PolicySet
     about: str = ""
+    payloads: PayloadsEntry | None = None
     reservations: tuple[ReservationEntry, ...] = ()
     faults: tuple[FaultEntry, ...] = ()
     expect: tuple[Expectation, ...] = ()
@@ -202,7 +232,9 @@ class Scenario:
         raise KeyError(name)
 
     def copies(self) -> Iterator[tuple[str, JobEntry]]:
-        """Every single job with its name."""
+        """Every single job with its name, and with the nodes that it insists on."""
         for entry in self.jobs:
-            for name in entry.all_names:
-                yield name, entry
+            for nodes, names in entry.streams:
+                one = entry if nodes == entry.nodes else replace(entry, nodes=nodes, each_of=())
+                for name in names:
+                    yield name, one

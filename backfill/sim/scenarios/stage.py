@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Protocol
 
-from backfill.core.model.cluster import Job
+from backfill.core.model.cluster import ENDED, Job
 from backfill.core.model.lifecycle import Phase
 from backfill.core.policies.victims import Extent
 from backfill.drivers.simulated.faults import Odd
@@ -18,11 +18,13 @@ from backfill.drivers.simulated.world import SimulatedWorld
 from backfill.drivers.store.memory import MemoryJournal
 from backfill.ports.errors import UnreachableError
 from backfill.ports.storage import Record
+from backfill.sim.replay.trace_cluster import METAL
+from backfill.sim.scenarios.payloads import PayloadStock, stock
 from backfill.sim.scenarios.rehearsal import Rehearsal
 from backfill.sim.scenarios.rhythm import Rhythm
-from backfill.sim.scenarios.scenario import FaultEntry, Mishap, Scenario
+from backfill.sim.scenarios.scenario import FaultEntry, Mishap, PayloadsEntry, Scenario
+from backfill.sim.traces.draws import seeded
 
-_METAL = "metal"
 # Of these the daemon keeps no more than the memory.
 _OVER = frozenset({Phase.FAILED, Phase.GIVEN_UP})
 # A job that goes on until it is told to finish.
@@ -84,6 +86,9 @@ class Stage(Protocol):
     def left(self) -> list[str]:
         """Instances and nodes of ours that are still there."""
 
+    def payloads(self) -> PayloadStock | None:
+        """What has become of the payloads of a pool outside; None where there is none."""
+
 
 def _world(scenario: Scenario, rhythm: Rhythm) -> SimulatedWorld:
     manners = Manners(tick_s=rhythm.tick_s)
@@ -101,10 +106,19 @@ def _world(scenario: Scenario, rhythm: Rhythm) -> SimulatedWorld:
     return sim
 
 
-class SimulatedStage:
-    """The daemon's own cycle against the simulated cluster; nothing waits for a wall clock.
+def drawn_payloads(entry: PayloadsEntry, seed: int) -> Iterator[float]:
+    """How long each payload runs, s."""
+    rng = seeded(seed)
+    for _ in range(entry.copies):
+        most_s = entry.run_most_s or entry.run_s
+        yield entry.run_s + (most_s - entry.run_s) * rng.random()
+
+
+class SimulatedCluster:
+    """A scenario's hosts, partitions and jobs in simulated time, with nobody beside Slurm.
 
     `after_step` is called with the simulated seconds since the beginning: a place to slow down.
+    `low_on`: the feature of the nodes on which low-priority jobs run.
     """
 
     def __init__(
@@ -112,6 +126,7 @@ class SimulatedStage:
         scenario: Scenario,
         after_step: Callable[[float], None] | None = None,
         rhythm: Rhythm | None = None,
+        low_on: str = METAL,
     ) -> None:
         policies = scenario.policies
         self._after_step = after_step
@@ -119,22 +134,25 @@ class SimulatedStage:
         self.look_s = rhythm.look_s
         self._sim = _world(scenario, rhythm)
         for name in policies.priorities.low:
-            self._sim.add_partition(name, tier=1, feature=policies.instances.features[0])
+            self._sim.add_partition(name, tier=1, feature=low_on)
         for name in policies.priorities.high:
-            self._sim.add_partition(name, tier=10, feature=_METAL)
+            self._sim.add_partition(name, tier=10, feature=METAL)
         for group in scenario.hosts:
             for name in group.names:
-                self._sim.add_host(name, cpus=group.cpus, memory_mb=group.memory_mb, features=(_METAL,))
+                self._sim.add_host(name, cpus=group.cpus, memory_mb=group.memory_mb, features=(METAL,))
         self._start_s = self._sim.now_s + rhythm.lead_s
         for entry in scenario.reservations:
             start_s = self._start_s + entry.at_s
             kept = SimReservation(start_s, start_s + entry.for_s, entry.maintenance)
             self._sim.slurm.reserve(entry.nodes, kept)
-        self._journal = MemoryJournal()
+        self._pool = scenario.payloads
+        if self._pool is not None:
+            self._sim.pool.gives_up_s = self._pool.gives_up_s or None
+            for run_s in drawn_payloads(self._pool, scenario.seed):
+                self._sim.pool.add(run_s)
         self._ids: dict[str, JobAsk] = {}
+        self._over: dict[str, Job] = {}
         self._finished: set[str] = set()
-        self.rehearsal = Rehearsal(self._sim, policies, self._journal, costs=scenario.costs, poll_s=1.0)
-        self._sim.step_to(self._start_s)
 
     def now(self) -> float:
         """Return simulated epoch seconds."""
@@ -165,15 +183,11 @@ class SimulatedStage:
         self._finished.add(job_id)
         self._sim.user_cancel(job_id)
 
-    def befall(self, fault: FaultEntry) -> None:
-        """Let a mishap happen now."""
-        over = befall(fault, self._sim, self.rehearsal)
-        if over is not None:
-            self._sim.at(self._sim.now_s + fault.for_s, over)
-
     def jobs(self) -> Mapping[str, Job]:
-        """Return the jobs as Slurm shows them, or would if it still remembered them."""
-        return {job_id: self._sim.job(job_id) for job_id in self._ids}
+        """The jobs as Slurm shows them, or would if it still remembered them."""
+        found = {job_id: self._sim.job(job_id) for job_id in self._ids if job_id not in self._over}
+        self._over.update((i, job) for i, job in found.items() if job.state in ENDED and not job.flags)
+        return {**self._over, **found}
 
     def step(self, until_s: float) -> None:
         """Go to the next event, if it is seen by itself, or to `until_s`."""
@@ -182,14 +196,14 @@ class SimulatedStage:
         if self._after_step is not None:
             self._after_step(self._sim.now_s - self._start_s)
 
-    def records(self, after_id: int = 0) -> Iterable[Record]:
-        """Return the journal."""
-        return self._journal.read(after_id)
-
     def start_delay_s(self, job_id: str) -> float | None:
         """From the allocation to the first moment at which it really computed."""
         first_s = min((s.start_s for s in self._sim.segments if s.job == job_id), default=None)
         return None if first_s is None else first_s - self._sim.job(job_id).start_s
+
+    def begins_s(self) -> dict[str, float]:
+        """Return when each job that has computed did so for the first time, by its id; epoch seconds."""
+        return {s.job: s.start_s for s in sorted(self._sim.segments, key=lambda s: -s.start_s)}
 
     def ends_s(self) -> dict[str, float]:
         """Return when each job that has computed did so for the last time, by its id; epoch seconds."""
@@ -201,6 +215,36 @@ class SimulatedStage:
         # A job that was told to finish did not count to the end that the simulation expects.
         gaps = [gap for gap in self._sim.gaps() if not gap.startswith(ours or ("\0",))]
         return gaps + [str(violation) for violation in self._sim.audit()]
+
+    def payloads(self) -> PayloadStock | None:
+        """What has become of the scenario's payloads."""
+        return None if self._pool is None else stock(self._sim.pool.kept(), self._sim.segments)
+
+
+class SimulatedStage(SimulatedCluster):
+    """The daemon's own cycle against the simulated cluster; nothing waits for a wall clock."""
+
+    def __init__(
+        self,
+        scenario: Scenario,
+        after_step: Callable[[float], None] | None = None,
+        rhythm: Rhythm | None = None,
+    ) -> None:
+        policies = scenario.policies
+        super().__init__(scenario, after_step, rhythm, policies.instances.features[0])
+        self._journal = MemoryJournal()
+        self.rehearsal = Rehearsal(self._sim, policies, self._journal, costs=scenario.costs, poll_s=1.0)
+        self._sim.step_to(self._start_s)
+
+    def befall(self, fault: FaultEntry) -> None:
+        """Let a mishap happen now."""
+        over = befall(fault, self._sim, self.rehearsal)
+        if over is not None:
+            self._sim.at(self._sim.now_s + fault.for_s, over)
+
+    def records(self, after_id: int = 0) -> Iterable[Record]:
+        """The journal."""
+        return self._journal.read(after_id)
 
     def left(self) -> list[str]:
         """Our nodes, as the daemon sees them, and instances on any host."""

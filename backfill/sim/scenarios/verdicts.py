@@ -13,6 +13,7 @@ from backfill.core.model.lifecycle import ManagedNode, Phase
 from backfill.core.model.records import decode
 from backfill.core.policies.ladder import Rung
 from backfill.ports.storage import Record
+from backfill.sim.scenarios.payloads import PayloadStock
 from backfill.sim.scenarios.scenario import Assertion, Expectation, Scenario
 
 _AT_WORK = frozenset({Phase.READY, Phase.DRAINING})
@@ -41,6 +42,7 @@ class Evidence:
     left: tuple[str, ...]
     records: tuple[Record, ...]
     late: bool = False
+    payloads: PayloadStock | None = None
 
 
 def judge(scenario: Scenario, evidence: Evidence) -> Iterator[ScenarioVerdict]:
@@ -94,7 +96,7 @@ def _counters_whole(scenario: Scenario, _: Expectation, evidence: Evidence) -> S
         return ScenarioVerdict(
             False, "not every counter went on without a gap or duplicate", evidence.complaints
         )
-    numbers = sum(e.count * e.copies for e in counting)
+    numbers = sum(e.count * len(e.all_names) for e in counting)
     return ScenarioVerdict(
         True,
         f"{len(names)} counters went on without a gap and without a duplicate: {numbers} numbers, each once",
@@ -211,6 +213,29 @@ def _nothing_left(_: Scenario, __: Expectation, evidence: Evidence) -> ScenarioV
     return ScenarioVerdict(True, "no instance and no virtual node is left")
 
 
+def _payloads_once(scenario: Scenario, _: Expectation, evidence: Evidence) -> ScenarioVerdict:
+    entry, found = scenario.payloads, evidence.payloads
+    if entry is None or found is None:
+        return ScenarioVerdict(False, "there is no pool whose payloads could be counted")
+    wrong = list(found.kept.twice)
+    if len(found.kept.done) < entry.copies:
+        wrong.append(f"{entry.copies - len(found.kept.done)} of {entry.copies} payloads are not done")
+    if wrong:
+        return ScenarioVerdict(False, "not every payload was done exactly once", tuple(wrong))
+    return ScenarioVerdict(
+        True,
+        f"all {entry.copies} payloads are done, each once by the pool's books, and none was at work twice",
+    )
+
+
+def _payloads_kept(_: Scenario, wanted: Expectation, evidence: Evidence) -> ScenarioVerdict:
+    found = evidence.payloads
+    if found is None:
+        return ScenarioVerdict(False, "there is no pool whose payloads could be counted")
+    text = f"{100 * found.lost:.2f} % of what payloads computed was in vain, in {found.runs_lost} runs"
+    return ScenarioVerdict(100 * found.lost <= wanted.percent, f"{text} (allowed: {wanted.percent:g} %)")
+
+
 _CHECKS: dict[Assertion, Callable[[Scenario, Expectation, Evidence], ScenarioVerdict]] = {
     Assertion.COUNTERS_WHOLE: _counters_whole,
     Assertion.ENDED_ONCE: _ended_once,
@@ -221,6 +246,8 @@ _CHECKS: dict[Assertion, Callable[[Scenario, Expectation, Evidence], ScenarioVer
     Assertion.NEVER_STOPPED: _never_stopped,
     Assertion.RESTARTED_AT_MOST: _restarted_at_most,
     Assertion.NOTHING_LEFT: _nothing_left,
+    Assertion.PAYLOADS_ONCE: _payloads_once,
+    Assertion.PAYLOADS_KEPT: _payloads_kept,
 }
 
 

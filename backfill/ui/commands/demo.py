@@ -19,6 +19,7 @@ from backfill.ui.report.builder import timeline_of
 from backfill.ui.report.junit import junit_lines
 from backfill.ui.report.page import PageHead, judgements, write_report
 from backfill.ui.report.papers import Play, against_the_paper, beside_one_another, paper_rows
+from backfill.ui.report.pilots import days, documents, rows
 from backfill.ui.terminal import aligned, emphasis
 
 if TYPE_CHECKING:
@@ -169,6 +170,7 @@ def _played(args: argparse.Namespace, name: str, scenario: Scenario, *, live: bo
     """Play it, and show it as it goes on unless only the outcome is wanted."""
     from backfill.sim.scenarios.measures import measured
     from backfill.sim.scenarios.player import play
+    from backfill.sim.scenarios.pool_day import day_of
     from backfill.sim.scenarios.stage import SimulatedStage
     from backfill.ui.report.live import LiveWatcher, watcher
     from backfill.ui.report.papers import Play
@@ -183,7 +185,9 @@ def _played(args: argparse.Namespace, name: str, scenario: Scenario, *, live: bo
             pace = _paced() if isinstance(shown, LiveWatcher) else None
             stage = SimulatedStage(scenario, pace)
             outcome = play(scenario, stage, shown.show)
-    return Play(name, outcome, measured(scenario, outcome, stage.jobs(), stage.ends_s()))
+    figures = measured(scenario, outcome, stage.jobs(), stage.ends_s())
+    day = None if scenario.payloads is None else day_of(name, stage, outcome)
+    return Play(name, outcome, figures, day)
 
 
 def _on_lab(scenario: Scenario, args: argparse.Namespace) -> Outcome:
@@ -236,6 +240,7 @@ def conclude(args: argparse.Namespace, plays: Sequence[Play], *, live: bool) -> 
         if args.report is not None:
             print(f"\nThe report with the picture: {args.report}")
         _beside_the_paper(plays)
+        _beside_rivals(plays)
     return OK if all(play.outcome.ok for play in plays) else NO
 
 
@@ -262,6 +267,13 @@ def _beside_the_paper(plays: Sequence[Play]) -> None:
         print("\n".join(lines))
 
 
+def _beside_rivals(plays: Sequence[Play]) -> None:
+    """A scenario with payloads: ours beside killing, pausing blindly and never evicting."""
+    if found := days(plays):
+        print("\nThe same story in other ways, drawn from the same seed (docs/replay.md):\n")
+        print("\n".join(aligned(list(rows(found)))))
+
+
 def _page(path: Path, outcome: Outcome, *, live: bool) -> None:
     scenario = outcome.scenario
     head = PageHead(
@@ -277,13 +289,14 @@ def _page(path: Path, outcome: Outcome, *, live: bool) -> None:
 def _document(plays: Sequence[Play], *, live: bool) -> dict[str, object]:
     scenario = plays[0].outcome.scenario
     names = ("measure", "variant", "paper", "ours")
-    rows = paper_rows(scenario) if len(plays) == 1 else []
+    figures = paper_rows(scenario) if len(plays) == 1 else []
     return {
         "scenario": scenario.name,
         "simulated": not live,
         "ok": all(play.outcome.ok for play in plays),
         "plays": {play.name: _play(play) for play in plays},
-        "paper": [dict(zip(names, row, strict=True)) for row in rows],
+        "paper": [dict(zip(names, row, strict=True)) for row in figures],
+        "payloads": documents(days(plays)),
     }
 
 

@@ -83,6 +83,8 @@ def unfit(scenario: Scenario) -> str | None:
         return "the hosts of a lab are all equal"
     if scenario.reservations:
         return "a lab has no reservations"
+    if scenario.payloads is not None:
+        return "a pool with payloads is there in simulated time only"
     if scenario.faults:
         return "mishaps happen in simulated time only"
     used = {entry.partition for entry in scenario.jobs}
@@ -317,6 +319,9 @@ class LabStage:
         for host in () if found else self._lab.hosts:
             found.update(self._run(host, "virsh", "-q", "list", "--all", "--name").split())
         return sorted(found)
+
+    def payloads(self) -> None:
+        """No scenario with a pool is played here."""
 
     def _ctl(self, *argv: str) -> str:
         return self._run("ctl", *argv)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from backfill.sim.scenarios.measures import measures
 from backfill.sim.scenarios.player import Outcome
+from backfill.sim.scenarios.pool_day import PoolDay
 from backfill.sim.scenarios.scenario import Measure, PaperFigure, Scenario
 
 _UNITS = {Measure.THROUGHPUT: ("{:.1f} jobs/h", 1.0), Measure.UTILISATION: ("{:.1f} %", 100.0)}
@@ -51,11 +52,15 @@ def figure_text(measure: Measure, value: float) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Play:
-    """A scenario that was played, under the policy `name`; without `measures` on a lab."""
+    """A scenario that was played, under the policy `name`; without `measures` on a lab.
+
+    `day`: what became of payloads, where the scenario has some.
+    """
 
     name: str
     outcome: Outcome
     measures: Mapping[Measure, float] = field(default_factory=dict)
+    day: PoolDay | None = None
 
 
 def beside_one_another(plays: Sequence[Play]) -> list[tuple[str, ...]]:

@@ -45,6 +45,8 @@ class Machines:
         self.listener: MachineListener | None = None
         # The place of a job's end among the events of its instant; 0: in its turn.
         self.ticket_of: Callable[[str], int] = lambda job: 0
+        # A copy answers whoever it works for, or no longer does.
+        self.heard: Callable[[SimRun, bool], None] = lambda run, answers: None
         self._events = events
         self._watchman = watchman
         self._runs: dict[str, list[SimRun]] = {}
@@ -182,6 +184,7 @@ class Machines:
     def kill(self, run: SimRun) -> None:
         """The copy is gone from all its machines."""
         self._halt(run)
+        self._hear(run, answers=False)
         for machine in run.machines:
             if run in machine.runs:
                 machine.runs.remove(run)
@@ -197,15 +200,21 @@ class Machines:
         self._follow(run)
 
     def _follow(self, run: SimRun) -> None:
-        may = not (run.stopped or run.finished)
-        may = may and all(
-            machine.alive and machine.booted and not (machine.throttled or machine.frozen)
-            for machine in run.machines
+        answers = not (run.stopped or run.finished)
+        answers = answers and all(
+            machine.alive and machine.booted and not machine.frozen for machine in run.machines
         )
+        self._hear(run, answers=answers)
+        may = answers and not any(machine.throttled for machine in run.machines)
         if may and run.since_s is None:
             self._go(run)
         elif not may:
             self._halt(run)
+
+    def _hear(self, run: SimRun, *, answers: bool) -> None:
+        if answers != run.answers:
+            run.answers = answers
+            self.heard(run, answers)
 
     def _go(self, run: SimRun) -> None:
         for other in self._runs.get(run.job, ()):
