@@ -25,7 +25,9 @@ COUNT, PERIOD_S = 200, 0.2
 # One job after the other, each of which asks for less than a pilot's patience: nobody foresees more.
 LIMIT_MIN, TURN_S = 4, 180.0
 STAYS_S = (900.0, 1500.0)
-# The access point notices that a pilot has gone, and then waits for it until the lease is over.
+# The access point notices that a pilot has gone, and then waits for it until the lease is over: longer
+# than a pilot's patience, and 600 s more.
+LEASE = "job_lease_duration = 900"
 AGAIN_WITHIN_S = 4000.0
 # What the pool's log of a payload says when it no longer counts on a pilot: disconnected, evicted.
 _GIVEN_UP = re.compile(r"^(?:022|004) \([^)]*\) (\S+ \S+)", re.MULTILINE)
@@ -94,7 +96,7 @@ def test_a_payload_whose_host_is_taken_for_long_is_ended_in_time(pool: PoolRig) 
     """Its pilot stands still for its patience and no longer; the pool starts it again, and books it once."""
     rig = pool.cluster
     rig.start(workloads=[PILOTS], limits={"max_instances": 2, "max_per_host": 1})
-    named = dict(pool.payload(COUNT, PERIOD_S) for _ in STAYS_S)
+    named = dict(pool.payload(COUNT, PERIOD_S, LEASE) for _ in STAYS_S)
     pilots = [pool.pilot() for _ in STAYS_S]
     for name in named:
         pool.working(name)
@@ -109,7 +111,7 @@ def test_a_payload_whose_host_is_taken_for_long_is_ended_in_time(pool: PoolRig) 
         rig.assert_silent(name, one.began_s, one.ended_s)
         rig.until(partial(completed, pool, named[name]), AGAIN_WITHIN_S, f"the end of {name}")
         (lost,) = given_up(pool, pilot)
-        assert lost.cause in ("patience", "ladder"), lost
+        assert lost.cause in ("patience", "foreseen"), lost
         assert one.began_s < lost.at_s < one.began_s + PATIENCE_S + 60.0, lost
         assert lost.at_s < given_up_s(pool, name), pool.events(name)
         booked = pool.account(named[name])

@@ -15,7 +15,9 @@ from backfill.core.policies.ladder import Ladder, Rung, RungRule
 from backfill.core.policies.limits import Limits
 from backfill.core.policies.scale import Scale
 from backfill.core.policies.workloads import AtEnd, JobSignal, ReadyMade, WarnBy, Workload, Workloads
+from backfill.drivers.simulated.costs import StepCosts
 from backfill.drivers.simulated.world import SimulatedWorld
+from backfill.drivers.store.memory import MemoryJournal
 from backfill.ports.errors import UnreachableError
 from backfill.sim.scenarios.rehearsal import Rehearsal
 from tests.simulation.policy_cluster import TWELVE, cluster, ended, play, policies, running
@@ -290,4 +292,40 @@ def test_where_nobody_waits_the_guest_freezes_its_jobs_first() -> None:
     run.cycle.take([HoldSet("bm1", run.now_s, on=False, reason="a test")])
     run.until(partial(ended, sim, *jobs), 1000)
     assert [sim.job(job).restarts for job in jobs] == [1, 0]
+    assert sim.audit() == []
+
+
+@pytest.mark.parametrize("rungs", [(THROTTLE, PAUSE, REQUEUE), (THROTTLE, REQUEUE)])
+def test_what_stands_still_is_not_throttled_beyond_its_patience(rungs: tuple[RungRule, ...]) -> None:
+    """Its host is wanted again before it is back, so with next to no CPU it would still stand there."""
+    sim = cluster(cpus=1)
+    rules = policies(hosts=("bm1",), workloads=pilots(PAUSE), limits=Limits(destroys_per_min=6))
+    run = Rehearsal(sim, rules, MemoryJournal(), costs=StepCosts(wake_again_s=5.0))
+    low = sim.submit("htc", 1000.0)
+    run.until(lambda: running(sim, low), 60)
+    run.run(3.0)
+    take(sim, 50.0, 80.0)
+    run.until(lambda: phase(run) is Phase.PARKED, 20)
+    stopped_s = run.now_s
+    run.policies = run.cycle.policies = replace(rules, workloads=pilots(*rungs))
+    others = [take(sim, 70.0, 80.0) for _ in range(3)]
+    run.until(lambda: sim.job(low).restarts == 1, 130)
+    assert run.now_s - stopped_s < 115.0
+    assert sim.job(others[-1]).state is not JobState.COMPLETED
+    run.until(lambda: sim.job(low).state is JobState.COMPLETED, 3000)
+    assert sim.audit() == []
+
+
+def test_a_return_that_takes_too_long_lets_no_pilot_out() -> None:
+    """Its guest runs again and does not answer: nobody outside has heard of it since it was stopped."""
+    run, low = one_pilot(pilots(PAUSE))
+    sim = run.sim
+    take(sim, 60.0, 80.0)
+    run.until(lambda: phase(run) is Phase.PARKED, 10)
+    stopped_s = run.now_s
+    order = sim.faults.fail("wake", UnreachableError("vn1", "its guest agent did not answer"), times=-1)
+    run.until(lambda: sim.job(low).restarts == 1, 150)
+    assert run.now_s - stopped_s < 115.0
+    order.end()
+    run.until(lambda: sim.job(low).state is JobState.COMPLETED, 3000)
     assert sim.audit() == []

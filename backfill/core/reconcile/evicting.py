@@ -23,7 +23,14 @@ from backfill.core.reconcile.builder import PlanBuilder, Progress, ladder_of, su
 from backfill.core.reconcile.checkpoints import lost_order, order_back, place_elsewhere
 from backfill.core.reconcile.condemn import clear, condemn, forgotten, lost, over, permit, stale, work_on
 from backfill.core.reconcile.devices import unplug_first
-from backfill.core.reconcile.held_jobs import PAUSED, drained, holding, suspend_jobs, tell_stopped
+from backfill.core.reconcile.held_jobs import (
+    PAUSED,
+    await_patience,
+    drained,
+    holding,
+    suspend_jobs,
+    tell_stopped,
+)
 from backfill.core.reconcile.job_machines import kept_off
 from backfill.core.reconcile.pressure import (
     change_course,
@@ -34,6 +41,7 @@ from backfill.core.reconcile.pressure import (
     next_rung,
     of_workload,
     past_the_last,
+    stand_still,
     unsafe,
     why_taken,
 )
@@ -373,6 +381,8 @@ def step_throttled(builder: PlanBuilder, node: ManagedNode) -> None:
     if builder.stopped(instance) or not instance.throttled:
         builder.become(node, Phase.EVICTING, f"{node.reason}; it was no longer throttled")
         return
+    if _stands_too_long(builder, node):
+        return
     if node.doomed:
         _climb(builder, node, "it is not to come back")
         return
@@ -382,6 +392,17 @@ def step_throttled(builder: PlanBuilder, node: ManagedNode) -> None:
         _wait(builder, node)
     else:
         builder.become(node, Phase.RETURNING, f"host {node.host} is free again", proof=unwoken(node))
+
+
+def _stands_too_long(builder: PlanBuilder, node: ManagedNode) -> bool:
+    """Return True if jobs that Slurm had suspended before have stood still there for too long."""
+    verdict = judge(node.name, stand_still(builder, node), builder.world.jobs, builder.now_s)
+    await_patience(builder, verdict.keep)
+    if stale(builder, node, verdict):
+        return True
+    if verdict.overdue:
+        _climb(builder, node, sentence(verdict.stale) if verdict.stale else node.reason)
+    return bool(verdict.overdue)
 
 
 def _wanted(builder: PlanBuilder, node: ManagedNode) -> Reason | None:

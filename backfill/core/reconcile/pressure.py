@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from backfill.core.model.actions import PauseInstance, ThrottleInstance
-from backfill.core.model.cluster import Job, Node, end_s
+from backfill.core.model.cluster import Job, JobState, Node, end_s
 from backfill.core.model.fleet import Host, Instance, InstanceState
 from backfill.core.model.lifecycle import (
     ABSENT,
@@ -327,7 +327,7 @@ def _course(builder: PlanBuilder, node: ManagedNode) -> Course:
     still = next((i for i, kind in enumerate(kinds) if kind in (Rung.PAUSE, Rung.SUSPEND)), 0)
     if stay is None:
         # It can be taken back in milliseconds, and keeps connections alive until more is known.
-        return Course(found.name, 0 if kinds[0] is Rung.THROTTLE else still)
+        return Course(found.name, 0 if _goes_on_slowly(builder, node, kinds) else still)
     code, rung = Code.STAYS_SHORT, still
     over_s = builder.now_s + left_s
     if stay.late_s > over_s:
@@ -400,13 +400,18 @@ def _long_stay(
     """Return what is done where to stand still would be too long, and by which rung."""
     if Rung.MIGRATE in kinds and _room_elsewhere(builder, node):
         return Code.STAYS_MOVE, still  # its CPUs are free in milliseconds, and then it moves
-    if kinds[0] is Rung.THROTTLE and _room_beside(builder, node.host):
+    if _goes_on_slowly(builder, node, kinds) and _room_beside(builder, node.host):
         return Code.STAYS_THROTTLE, 0
     jobs = [job for job in builder.world.jobs_on(node.name) if job.active]
     workloads = builder.policies.workloads
     if Rung.REQUEUE in kinds and not any(workloads.waits(job, workload) for job in jobs):
         return Code.STAYS_REQUEUE, kinds.index(Rung.REQUEUE)
     return Code.STAYS_LONG, still
+
+
+def _goes_on_slowly(builder: PlanBuilder, node: ManagedNode, kinds: list[Rung]) -> bool:
+    """Return True if its jobs go on where it is throttled: one that Slurm has suspended stands still."""
+    return kinds[0] is Rung.THROTTLE and not stand_still(builder, node)
 
 
 def foreseen(builder: PlanBuilder, stay: Stay, workload: str, left_s: float, code: Code) -> Reason:
@@ -434,6 +439,12 @@ def in_vain(
         return None
     left_s = max(0.0, over_s - builder.now_s)
     return foreseen(builder, stay, node.stopping.workload, left_s, Code.STAYS_REQUEUE)
+
+
+def stand_still(builder: PlanBuilder, node: ManagedNode) -> tuple[HeldJob, ...]:
+    """Return those of its held jobs that Slurm shows as suspended, whether its CPUs run or not."""
+    jobs = builder.world.jobs
+    return tuple(h for h in node.held if h.id in jobs and jobs[h.id].state is JobState.SUSPENDED)
 
 
 def _left_s(builder: PlanBuilder, node: ManagedNode, job: Job) -> float | None:

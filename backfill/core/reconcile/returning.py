@@ -64,8 +64,9 @@ def step_returning(builder: PlanBuilder, node: ManagedNode) -> None:
 
 
 def _verdict(builder: PlanBuilder, node: ManagedNode) -> Verdict:
-    """The fence; while it stands still, patience has a say as well."""
-    now_s = builder.now_s if builder.stopped(builder.instance(node)) else None
+    """The fence; until its guest has answered, and its network with it, patience has a say as well."""
+    silent = builder.stopped(builder.instance(node)) or not node.woken_since
+    now_s = builder.now_s if silent else None
     verdict = judge(node.name, node.held, builder.world.jobs, now_s)
     if now_s is not None:
         await_patience(builder, verdict.keep)

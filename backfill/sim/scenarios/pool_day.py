@@ -17,7 +17,7 @@ from backfill.sim.scenarios.player import Outcome, play
 from backfill.sim.scenarios.scenario import FaultEntry, Scenario
 from backfill.sim.scenarios.stage import SimulatedCluster, SimulatedStage
 
-OURS, KILLING, PAUSING, NEVER = "as the policy says", "killing", "pausing blindly", "never evicting"
+KILLING, PAUSING, NEVER = "killing", "pausing blindly", "never evicting"
 # Somebody sends pilots by hand, and looks so often whether one more is wanted.
 _LOOK_S = 1.0
 _LONGEST_S = 1e6

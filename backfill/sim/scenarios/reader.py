@@ -104,6 +104,7 @@ def _shape() -> Section:
             Key("about", Text(may_be_empty=True), ""),
             Key("limit_s", Amount(unit="s"), 0.0),
             Key("count_every_s", Amount(unit="s"), 0.0),
+            Key("poll_s", Amount(unit="s"), 0.0),
             Key("hosts", Many(with_shape(HostGroup, "names", Hostlist())), MISSING),
             Key("policy", Section(dict, _policy_keys()), MISSING),
             Key("costs", Section(dict, _cost_keys()), ()),

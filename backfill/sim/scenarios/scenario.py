@@ -211,6 +211,8 @@ class Scenario:
     limit_s: float = 600.0
     # Pause between two numbers of a counting job.
     count_every_s: float = 0.1
+    # The daemon reads everything so often, beside what it is told of.
+    poll_s: float = 1.0
     costs: StepCosts = field(default_factory=StepCosts)
     # The same story with other costs, by name; and what a paper says of them.
     variants: dict[str, StepCosts] = field(default_factory=dict)

@@ -233,7 +233,9 @@ class SimulatedStage(SimulatedCluster):
         policies = scenario.policies
         super().__init__(scenario, after_step, rhythm, policies.instances.features[0])
         self._journal = MemoryJournal()
-        self.rehearsal = Rehearsal(self._sim, policies, self._journal, costs=scenario.costs, poll_s=1.0)
+        self.rehearsal = Rehearsal(
+            self._sim, policies, self._journal, costs=scenario.costs, poll_s=scenario.poll_s
+        )
         self._sim.step_to(self._start_s)
 
     def befall(self, fault: FaultEntry) -> None:

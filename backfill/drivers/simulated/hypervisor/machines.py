@@ -100,7 +100,7 @@ class Machines:
 
     def set_clock(self, machine: SimMachine) -> float:
         """Correct its clock; returns by how much, s."""
-        lag_s, machine.lag_s, machine.unheard_s = machine.lag_s, 0.0, None
+        lag_s, machine.lag_s = machine.lag_s, 0.0
         return lag_s
 
     def _wake_up(self, machine: SimMachine) -> None:

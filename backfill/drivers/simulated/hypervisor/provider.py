@@ -261,6 +261,7 @@ class SimulatedProvider(SimulatedKeeper, SimulatedHolder):
             if not instance.machine.booted:
                 raise BusyError(name, "the guest does not answer: it has not booted")
             lag_s = self._machines.set_clock(instance.machine)
+            instance.machine.unheard_s = None
             self.woken(instance.machine)
             return lag_s + now_s - self._events.now_s
 
