@@ -10,8 +10,10 @@ from collections.abc import Callable, Generator, Iterable, Mapping
 from math import inf
 from typing import TYPE_CHECKING, TypeVar
 
+from backfill.core.model.cluster import ENDED, JobState
 from backfill.core.model.fleet import Host, InstanceState
 from backfill.core.model.lifecycle import Phase
+from backfill.core.world import World
 from backfill.engine.families import Body, Family, FamilyKind, Labels
 
 if TYPE_CHECKING:
@@ -52,6 +54,10 @@ FORGOTTEN = Family(
     "backfill_planner_forgotten", _COUNTER, "Findings that only a full pass made: each one is a defect."
 )
 POLICY = Family("backfill_policy_valid", _GAUGE, "0 while the current policy file is not in force.")
+PILOTS = Family(
+    "backfill_pilots", _GAUGE, "Pilots on demand that Slurm shows: waiting, or at work.", ("state",)
+)
+PAYLOADS = Family("backfill_pool_payloads_waiting", _GAUGE, "Payloads that wait, by the pool's latest word.")
 INFO = Family("backfill_info", _GAUGE, "Always 1; the label names the cluster.", ("cluster",))
 
 _Item = TypeVar("_Item")
@@ -77,6 +83,8 @@ def gauges(daemon: Daemon) -> Generator[None, None, list[Body]]:
         JOBS_WAITING.gauges({(): float(sum(len(alike) for _, alike in kinds))}),
         JOURNAL.gauges({} if daemon.journal_bytes is None else {(): float(daemon.journal_bytes)}),
     ]
+    if policies.supply.on:
+        found += _pilots(world, policies.supply.user)
     yield
     found.append((yield from _pictures(daemon)))
     reachable = yield from _counted(world.hosts.values(), _reachable)
@@ -99,6 +107,15 @@ def most_refused(codes: Mapping[Labels, float]) -> dict[Labels, float]:
     most = dict(sorted(named.items(), key=lambda one: (-one[1], one[0]))[:MOST_CODES])
     rest = sum(codes.values()) - sum(most.values())
     return most | ({_OTHER: rest} if rest else {})
+
+
+def _pilots(world: World, user: str) -> Iterable[Body]:
+    """Tell of pilots on demand, and of their pool once it has answered."""
+    there = [job for job in world.pilots.of(user) if job.state not in ENDED]
+    waiting = sum(job.state is JobState.PENDING for job in there)
+    yield PILOTS.gauges(_by_one({"waiting": waiting, "at_work": len(there) - waiting}))
+    pool = world.pilots.pool
+    yield PAYLOADS.gauges({(): float(pool.idle)} if pool.seen_s else {})
 
 
 def _reachable(host: Host) -> str:

@@ -12,16 +12,32 @@ from datetime import UTC, datetime
 
 from backfill.core.model.changes import PayloadEnded, WorkLost
 from backfill.core.model.records import decode
-from backfill.engine.families import Body
+from backfill.engine.families import Body, Counts, Family, FamilyKind
 from backfill.ports.pools import PayloadRun
 from backfill.ports.storage import Journal
 
+# A cause each, `done` and what was not by us.
+_MOST_OUTCOMES = 32
+ENDED = Family(
+    "backfill_payload_runs",
+    FamilyKind.COUNTER,
+    "Runs of payloads in pilots, by the pool's account: done, or lost for this cause.",
+    ("outcome",),
+)
+WORKED = Family(
+    "backfill_payload_seconds",
+    FamilyKind.COUNTER,
+    "Seconds that these runs worked, by how they ended.",
+    ("outcome",),
+)
 _MOST_DAYS = 31
 _MOST_PILOTS = 500
 _MOST_IDS = 100_000  # of runs that need not be booked again
 # A pool notices late that a pilot has gone, or books it at once and we a little later.
 _BEFORE_S, _AFTER_S = 1800.0, 900.0
-OTHERS = "not by us"
+# So long after its end it is known why a run came to nothing, if by us.
+_SETTLED_S = 300.0
+DONE, OTHERS = "done", "not by us"
 
 
 @dataclass(slots=True)
@@ -52,6 +68,8 @@ class PayloadBook:
     def __init__(self) -> None:
         self._runs: dict[str, PayloadEnded] = {}  # by id, the oldest first
         self._given_up: dict[str, list[tuple[float, str]]] = {}  # pilot -> when its work was, and why
+        self._counts, self._worked_s = Counts(ENDED, _MOST_OUTCOMES), Counts(WORKED, _MOST_OUTCOMES)
+        self._uncounted: list[PayloadEnded] = []
 
     def recall(self, journal: Journal) -> None:
         """Take in what the journal still knows."""
@@ -76,12 +94,29 @@ class PayloadBook:
                 continue
             ended = PayloadEnded(run.id, run.pilot, run.node, run.ended_s, round(run.worked_s, 3), run.done)
             self._add(ended)
+            self._uncounted.append(ended)
             yield ended
 
     def _add(self, run: PayloadEnded) -> None:
         self._runs[run.run] = run
         while len(self._runs) > _MOST_IDS:
             del self._runs[next(iter(self._runs))]
+
+    def counters(self, clock_s: float) -> list[Body]:
+        """Return what has ended since this daemon began, lost runs once our reason for them is known.
+
+        A counter cannot be put right: the pool may tell of a loss before our own account does.
+        """
+        later = []
+        for run in self._uncounted:
+            if not run.done and clock_s < run.at_s + _SETTLED_S:
+                later.append(run)
+                continue
+            outcome = DONE if run.done else self._cause(run)
+            self._counts.add(outcome)
+            self._worked_s.add(outcome, by=run.worked_s)
+        self._uncounted = later
+        return [self._counts.told(), self._worked_s.told()]
 
     def told(self) -> Body:
         """Return the sums of each day and of each pilot, the latest first, for `status`."""

@@ -395,7 +395,7 @@ class Queries:
 
     def _metrics(self, body: Body) -> Slices:
         """Return what is counted and what is so now, as families of samples."""
-        counted = self._daemon.meter.told()
+        counted = [*self._daemon.meter.told(), *self._daemon.payloads.counters(self._world.clock_s)]
         yield
         return {"families": [*(yield from gauges(self._daemon)), *counted]}
 

@@ -21,7 +21,7 @@ from backfill.core.model.quantities import Resources
 from backfill.core.model.refusals import Code, Goal, because, limit, refusal
 from backfill.core.policies.ladder import Rung
 from backfill.core.world import World
-from backfill.engine import gauges, metering, work_account
+from backfill.engine import gauges, metering, payload_book, work_account
 from backfill.engine.families import Counts, Family, FamilyKind, Spreads
 from backfill.engine.metering import Meter
 from backfill.engine.work_account import _Work
@@ -33,7 +33,7 @@ from tests.unit.living_daemon import LivingDaemon, living, parked
 ROOT = Path(__file__).parents[2]
 FAMILIES = [
     value
-    for module in (gauges, work_account, metering)
+    for module in (gauges, work_account, payload_book, metering)
     for value in vars(module).values()
     if isinstance(value, Family)
 ]

@@ -69,3 +69,24 @@ def test_the_book_outlives_the_daemon() -> None:
     book.lost(lost())
     assert again.told() == book.told()
     assert list(again.news([run(1), run(2, done=False)])) == []
+
+
+def test_counters_wait_until_the_reason_is_known() -> None:
+    """What is done counts at once; what was lost a little later, as a counter cannot be put right."""
+    book = PayloadBook()
+    list(book.news([run(1), run(2, pilot="8", done=False)]))
+    assert counted(book, NOON_S + 10.0) == {"done": (1.0, 60.0)}
+    book.lost(lost("8", NOON_S + 5.0, "warned"))
+    expected = {"done": (1.0, 60.0), "warned": (1.0, 60.0)}
+    assert counted(book, NOON_S + 301.0) == expected
+    assert counted(book, NOON_S + 900.0) == expected
+
+
+def counted(book: PayloadBook, clock_s: float) -> dict[str, tuple[float, float]]:
+    """Runs and seconds by outcome."""
+    runs, seconds = ({s[1]["outcome"]: s[2] for s in one["samples"]} for one in answers(book, clock_s))
+    return {outcome: (count, seconds[outcome]) for outcome, count in runs.items()}
+
+
+def answers(book: PayloadBook, clock_s: float) -> Any:
+    return book.counters(clock_s)
