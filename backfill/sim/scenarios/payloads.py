@@ -44,5 +44,5 @@ def stock(kept: PayloadsKept, segments: Iterable[Segment]) -> PayloadStock:
 
 
 def span_s(spans: Iterable[tuple[float, float]], until_s: float = inf) -> float:
-    """How long they are together, up to a moment."""
+    """Return how long they are together, up to a moment."""
     return sum(max(0.0, min(end_s, until_s) - start_s) for start_s, end_s in spans)

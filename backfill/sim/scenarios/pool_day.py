@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 
 from backfill.core.model import changes as ch
 from backfill.core.model.cluster import ENDED, OUR_REASON, Job
-from backfill.core.model.lifecycle import Phase, Rung
+from backfill.core.model.lifecycle import Phase
 from backfill.core.model.records import decode
-from backfill.core.policies.ladder import Ladder, RungRule
+from backfill.core.policies.ladder import Ladder, Rung, RungRule
 from backfill.core.policies.workloads import Workloads
 from backfill.ports.storage import Record
 from backfill.sim.scenarios.payloads import span_s
@@ -129,12 +129,12 @@ class BareStage(SimulatedCluster):
         self._sim.at(self._sim.now_s + _LOOK_S, self._send)
 
     def befall(self, fault: FaultEntry) -> None:
-        """Nobody is there whom it could befall."""
+        """Do nothing: nobody is there whom it could befall."""
 
     def records(self, after_id: int = 0) -> Iterable[Record]:
-        """No daemon, no journal."""
+        """Return nothing: no daemon, no journal."""
         return ()
 
     def left(self) -> list[str]:
-        """Pilots that have not ended."""
+        """Return the pilots that have not ended."""
         return sorted(i for i in self._pilots if self._sim.job(i).state not in ENDED)

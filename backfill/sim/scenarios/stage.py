@@ -107,7 +107,7 @@ def _world(scenario: Scenario, rhythm: Rhythm) -> SimulatedWorld:
 
 
 def drawn_payloads(entry: PayloadsEntry, seed: int) -> Iterator[float]:
-    """How long each payload runs, s."""
+    """Yield how long each payload runs, s."""
     rng = seeded(seed)
     for _ in range(entry.copies):
         most_s = entry.run_most_s or entry.run_s
@@ -184,7 +184,7 @@ class SimulatedCluster:
         self._sim.user_cancel(job_id)
 
     def jobs(self) -> Mapping[str, Job]:
-        """The jobs as Slurm shows them, or would if it still remembered them."""
+        """Return the jobs as Slurm shows them, or would if it still remembered them."""
         found = {job_id: self._sim.job(job_id) for job_id in self._ids if job_id not in self._over}
         self._over.update((i, job) for i, job in found.items() if job.state in ENDED and not job.flags)
         return {**self._over, **found}
@@ -217,7 +217,7 @@ class SimulatedCluster:
         return gaps + [str(violation) for violation in self._sim.audit()]
 
     def payloads(self) -> PayloadStock | None:
-        """What has become of the scenario's payloads."""
+        """Return what has become of the scenario's payloads."""
         return None if self._pool is None else stock(self._sim.pool.kept(), self._sim.segments)
 
 
@@ -245,7 +245,7 @@ class SimulatedStage(SimulatedCluster):
             self._sim.at(self._sim.now_s + fault.for_s, over)
 
     def records(self, after_id: int = 0) -> Iterable[Record]:
-        """The journal."""
+        """Return the journal."""
         return self._journal.read(after_id)
 
     def left(self) -> list[str]:

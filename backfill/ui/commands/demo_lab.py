@@ -321,7 +321,7 @@ class LabStage:
         return sorted(found)
 
     def payloads(self) -> None:
-        """No scenario with a pool is played here."""
+        """Return nothing: no scenario with a pool is played here."""
 
     def _ctl(self, *argv: str) -> str:
         return self._run("ctl", *argv)
