@@ -87,7 +87,7 @@ class Stage(Protocol):
         """Instances and nodes of ours that are still there."""
 
     def payloads(self) -> PayloadStock | None:
-        """What has become of the payloads of a pool outside; None where there is none."""
+        """Return what has become of the payloads of a pool outside; None where there is none."""
 
 
 def _world(scenario: Scenario, rhythm: Rhythm) -> SimulatedWorld:
