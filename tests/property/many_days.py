@@ -133,6 +133,9 @@ def _impatient(rng: random.Random, day: Drawn) -> Drawn:
     if rng.random() > 0.35:
         return day
     patience_s = rng.choice((15.0, 40.0, 120.0))
+    if day.rules.budgets.windows:
+        # A budget that pushes jobs aside each minute for longer than they can wait lets none of them end.
+        patience_s = max(40.0, patience_s)
     pause = RungRule(Rung.PAUSE, 1.0, patience_s - 2.0)
     some = [RungRule(Rung.THROTTLE, 1.0), pause, RungRule(Rung.MIGRATE, 30.0), RungRule(Rung.REQUEUE)]
     first = 1 if rng.random() < 0.5 or day.rules.proof is Proof.MEMORY else 0
