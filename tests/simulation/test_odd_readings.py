@@ -65,13 +65,12 @@ def without_jobs(real: Callable[..., ClusterObservation]) -> Callable[..., Clust
     return lambda *names: replace(real(*names), jobs={})
 
 
-@pytest.mark.parametrize("requeue", [True, False])
 def test_a_job_that_was_forgotten_before_its_end_was_read_keeps_no_node_for_ever() -> None:
     """MinJobAge is short, or readings are slow: its node goes when it was missed for long."""
     sim = SimulatedWorld(manners=Manners(job_age_s=0.1))
     sim.add_partition("htc", tier=1, feature="backfill")
     sim.add_host("bm1", cpus=2, features=("metal",))
-    run = Rehearsal(sim, policies(scale=Scale(idle_s=20)), MemoryJournal(), hooks=False)
+    run = Rehearsal(sim, policies(hosts=("bm1",), scale=Scale(idle_s=20)), MemoryJournal(), hooks=False)
     job = sim.submit("htc", 21.3)
     run.until(lambda: sim.job(job).state is JobState.COMPLETED, 60)
     run.run(500.0)
@@ -80,6 +79,7 @@ def test_a_job_that_was_forgotten_before_its_end_was_read_keeps_no_node_for_ever
     assert sim.audit() == []
 
 
+@pytest.mark.parametrize("requeue", [True, False])
 def test_one_reading_of_slurm_without_jobs(requeue: bool) -> None:
     """The next one shows them again; meanwhile it is told that this one is not believed."""
     sim, run, lows = aside(requeue=requeue)
