@@ -70,7 +70,7 @@ def test_a_job_that_was_forgotten_before_its_end_was_read_keeps_no_node_for_ever
     sim = SimulatedWorld(manners=Manners(job_age_s=0.1))
     sim.add_partition("htc", tier=1, feature="backfill")
     sim.add_host("bm1", cpus=2, features=("metal",))
-    run = Rehearsal(sim, policies(hosts=("bm1",), scale=Scale(idle_s=20)), MemoryJournal(), hooks=False)
+    run = Rehearsal(sim, policies(scale=Scale(idle_s=20)), MemoryJournal(), hooks=False)
     job = sim.submit("htc", 21.3)
     run.until(lambda: sim.job(job).state is JobState.COMPLETED, 60)
     run.run(500.0)

@@ -125,7 +125,14 @@ def _missing(
 
 
 def _may_be_unseen(builder: PlanBuilder) -> bool:
-    """Return True while a host has not been asked yet: by an old journal the instance may be there."""
+    """Return True while a host has not been asked yet: by an old journal the instance may be there.
+
+    Only soon after we began to see: a host that never answers must not keep all others idle.
+    """
+    over_s = builder.world.sighted_since_s + builder.policies.limits.sure_after_s
+    if builder.now_s >= over_s:
+        return False
+    builder.wake_at(over_s)
     builder.awaits(Topic.READING)
     sources = (builder.world.sources.get(host) for host in builder.policies.hosts)
     return any(known is None or not (known.seen_s or known.failed_s) for known in sources)
