@@ -45,7 +45,7 @@ def test_the_same_changes_give_the_same_plans(
 def test_another_policy_shows_where_plans_differ() -> None:
     """A plan that would differ is shown as a diff, with its time and record."""
     # What happens to a host while the instance idles is where a plan is made again.
-    run = played(0, 0, [(10.0, 1.0)], [(5.0, 30.0)], [Accident("drain", 20.0, 1)]).run
+    run = played(0, 0, [(10.0, 1.0)], [(5.0, 30.0)], [Accident("drain", 29.0, 1)]).run
     other = replace(run.policies, scale=Scale(idle_s=2.0))
     found = replay_journal(run.journal.read(), other)
     first = found.differences[0]

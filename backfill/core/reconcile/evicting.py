@@ -40,6 +40,7 @@ from backfill.core.reconcile.pressure import (
     holds,
     next_rung,
     of_workload,
+    only_claimed,
     past_the_last,
     stand_still,
     unsafe,
@@ -219,7 +220,8 @@ def _ends_still(builder: PlanBuilder, node: ManagedNode) -> bool:
 
 def _given_up(builder: PlanBuilder, node: ManagedNode, cause: Cause, why: str) -> bool:
     """Return True if its work is lost for its host now, as the ladder says."""
-    unsure = not_lost_yet(builder, node) if work_on(builder, node) else None
+    # A job may just have come that no reading shows yet: a hook's word alone only stops the instance.
+    unsure = not_lost_yet(builder, node) if work_on(builder, node) else only_claimed(builder, node)
     if unsure:
         builder.refuse(node.name, Goal.REMOVAL, unsure.after(why))
         return False

@@ -97,7 +97,7 @@ def _with_jobs(builder: PlanBuilder, node: ManagedNode) -> None:
     if fixed:
         builder.refuse(node.name, Goal.REMOVAL, because(Code.NO_REQUEUE_AWAITED, jobs=tuple(fixed)))
         return
-    condemn(builder, node, Cause.RECLAIMED, f"{node.reason}; its jobs start anew elsewhere")
+    condemn(builder, node, Cause.RECLAIMED, f"{node.reason}; its jobs start over elsewhere")
 
 
 def step_removing(builder: PlanBuilder, node: ManagedNode) -> None:
@@ -249,7 +249,7 @@ def _give_back(builder: PlanBuilder, node: ManagedNode, job: Job) -> None:
     )
     progress = builder.do(action)
     if progress is Progress.BEGUN:
-        tell(builder, node, (job.id,), f"starts anew: {reason}")
+        tell(builder, node, (job.id,), f"starts over: {reason}")
     elif progress is Progress.FINAL:
         if builder.world.nodes[node.name].base is NodeBase.DOWN:
             builder.refuse(node.name, Goal.REMOVAL, because(Code.JOB_STILL_SEEN, job=job.id))
