@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from math import inf, nextafter
 
-from backfill.core.model.cluster import Job, Node, NodeBase, end_s
+from backfill.core.model.cluster import Node, NodeBase, end_s
 from backfill.core.model.devices import Sharing
 from backfill.core.model.fleet import Instance
 from backfill.core.model.lifecycle import ABSENT, ON_CPU, ManagedNode, Phase
@@ -589,17 +589,3 @@ def free_again_s(world: World, host: str) -> float | None:
     if None in ends:
         return None
     return max((end for end in ends if end is not None), default=world.now_s)
-
-
-def free_since_s(world: World, host: str) -> float:
-    """Since when the host's own node looks as it does now; 0 for a host without one."""
-    known = world.hosts.get(host)
-    if known is None or known.node is None:
-        return 0.0
-    return world.node_since_s(known.node)
-
-
-def left_s(jobs: Iterable[Job], stopped_s: float) -> float:
-    """The longest that one of these jobs, stopped at `stopped_s`, may still run by its limit."""
-    ends = [end - stopped_s for job in jobs if (end := end_s(job)) is not None]
-    return max(0.0, *ends) if ends else 0.0

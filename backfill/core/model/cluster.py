@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import StrEnum
 from ipaddress import ip_address
@@ -239,3 +240,9 @@ def end_s(job: Job) -> float | None:
     if job.time_limit_s is None or job.start_s <= 0.0:
         return None
     return job.start_s + job.time_limit_s
+
+
+def left_s(jobs: Iterable[Job], stopped_s: float) -> float:
+    """Return the longest that one of these jobs, stopped at `stopped_s`, may still run by its limit."""
+    ends = [end - stopped_s for job in jobs if (end := end_s(job)) is not None]
+    return max(0.0, *ends) if ends else 0.0

@@ -6,22 +6,13 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from backfill.core.model.actions import DrainNode, MigrateInstance, RequeueJob
-from backfill.core.model.cluster import OUR_REASON, Job, JobState, Node
+from backfill.core.model.cluster import OUR_REASON, Job, JobState, Node, left_s
 from backfill.core.model.fence import Verdict, judge, unsure
 from backfill.core.model.fleet import Instance, InstanceState
 from backfill.core.model.lifecycle import Cause, HeldJob, ManagedNode, Phase, unwoken
 from backfill.core.model.refusals import Code, Goal, Reason, Words, because, call_failed, no_host
 from backfill.core.model.sentences import sentence
-from backfill.core.placement import (
-    closed,
-    crowded,
-    find_host,
-    free_again_s,
-    free_since_s,
-    left_s,
-    need_of,
-    too_short,
-)
+from backfill.core.placement import closed, crowded, find_host, free_again_s, need_of, too_short
 from backfill.core.policies.gaps import late
 from backfill.core.policies.ladder import Rung, RungRule
 from backfill.core.policies.unsuspendable import Way
@@ -40,6 +31,7 @@ from backfill.core.reconcile.held_jobs import (
 )
 from backfill.core.reconcile.job_machines import kept_off
 from backfill.core.reconcile.pressure import climb, in_vain, next_rung, only_claimed, rule_after, unsafe
+from backfill.core.world import World
 
 
 def step_parked(builder: PlanBuilder, node: ManagedNode) -> None:
@@ -222,12 +214,20 @@ def put_off_until(builder: PlanBuilder, node: ManagedNode) -> Reason | None:
     return because(Code.CAME_TO_NOTHING, times=returns, wait_s=wait_s, said=Words(node.reason))
 
 
+def _free_since_s(world: World, host: str) -> float:
+    """Return since when the host's own node looks as it does now; 0 for a host without one."""
+    known = world.hosts.get(host)
+    if known is None or known.node is None:
+        return 0.0
+    return world.node_since_s(known.node)
+
+
 def _unsettled(builder: PlanBuilder, node: ManagedNode) -> Reason | None:
     """Return that the host has been free for too short a time, if that is so."""
     settle_s = builder.policies.comeback.settle_s
     if not settle_s:
         return None
-    due_s = free_since_s(builder.world, node.host) + settle_s
+    due_s = _free_since_s(builder.world, node.host) + settle_s
     if builder.now_s >= due_s:
         return None
     builder.wake_at(due_s)
