@@ -344,22 +344,22 @@ def end_overdue(builder: PlanBuilder, node: ManagedNode, verdict: Verdict) -> bo
     return True
 
 
-def end_for_good(builder: PlanBuilder, node: ManagedNode, job: Job, reason: str, host: str = "") -> None:
-    """End a job whose patience is over, as its workload says; `host`: nothing of it may be there."""
-    if job.requeue and builder.policies.workloads.at_end(job) is AtEnd.REQUEUE:
-        again = RequeueJob(
-            subject=node.name,
-            generation=node.generation,
-            reason=reason,
-            job_id=job.id,
-            restarts=job.restarts,
-            host=host,
-            aside=not host,
-        )
-        if builder.do(again) is Progress.BEGUN:
-            tell(builder, node, (job.id,), f"starts over: {reason}")
-        return
-    end = CancelJob(
+def requeue_of(node: ManagedNode, job: Job, reason: str, host: str, *, aside: bool = False) -> RequeueJob:
+    """Return the call that puts this very run of a job back; `host`: nothing of it may be there."""
+    return RequeueJob(
+        subject=node.name,
+        generation=node.generation,
+        reason=reason,
+        job_id=job.id,
+        restarts=job.restarts,
+        host=host,
+        aside=aside,
+    )
+
+
+def cancel_of(node: ManagedNode, job: Job, reason: str, host: str) -> CancelJob:
+    """Return the call that ends this very run of a job; `host`: nothing of it may be there."""
+    return CancelJob(
         subject=node.name,
         generation=node.generation,
         reason=reason,
@@ -367,7 +367,16 @@ def end_for_good(builder: PlanBuilder, node: ManagedNode, job: Job, reason: str,
         restarts=job.restarts,
         host=host,
     )
-    if builder.do(end) is Progress.BEGUN:
+
+
+def end_for_good(builder: PlanBuilder, node: ManagedNode, job: Job, reason: str, host: str = "") -> None:
+    """End a job whose patience is over, as its workload says; `host`: nothing of it may be there."""
+    if job.requeue and builder.policies.workloads.at_end(job) is AtEnd.REQUEUE:
+        again = requeue_of(node, job, reason, host, aside=not host)
+        if builder.do(again) is Progress.BEGUN:
+            tell(builder, node, (job.id,), f"starts over: {reason}")
+        return
+    if builder.do(cancel_of(node, job, reason, host)) is Progress.BEGUN:
         tell(builder, node, (job.id,), f"ends: {reason}")
 
 

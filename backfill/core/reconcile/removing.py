@@ -4,15 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from backfill.core.model.actions import (
-    CancelJob,
-    DeleteInstance,
-    DeleteNode,
-    DownNode,
-    DrainNode,
-    RequeueJob,
-    UndrainNode,
-)
+from backfill.core.model.actions import DeleteInstance, DeleteNode, DownNode, DrainNode, UndrainNode
 from backfill.core.model.cluster import OUR_REASON, Job, NodeBase
 from backfill.core.model.lifecycle import Cause, ManagedNode, Phase, Retry
 from backfill.core.model.refusals import Code, Goal, Reason, Words, because
@@ -21,12 +13,14 @@ from backfill.core.queue import Topic
 from backfill.core.reconcile.builder import PlanBuilder, Progress, tell
 from backfill.core.reconcile.condemn import (
     COPY_IS_LOST,
+    cancel_of,
     clear,
     condemn,
     end_for_good,
     forget_lost,
     forgotten,
     lost_with,
+    requeue_of,
     work_on,
 )
 from backfill.core.reconcile.held_jobs import give_back
@@ -228,26 +222,10 @@ def _give_back(builder: PlanBuilder, node: ManagedNode, job: Job) -> None:
         if node.condemned is None or node.condemned.cause not in COPY_IS_LOST:
             builder.refuse(node.name, Goal.REMOVAL, because(Code.NO_REQUEUE_UNLOST, job=job.id))
             return
-        end = CancelJob(
-            subject=node.name,
-            generation=node.generation,
-            reason=reason,
-            job_id=job.id,
-            restarts=job.restarts,
-            host=host,
-        )
-        if builder.do(end) is Progress.BEGUN:
+        if builder.do(cancel_of(node, job, reason, host)) is Progress.BEGUN:
             tell(builder, node, (job.id,), f"ends, as it may not be requeued: {reason}")
         return
-    action = RequeueJob(
-        subject=node.name,
-        generation=node.generation,
-        reason=reason,
-        job_id=job.id,
-        restarts=job.restarts,
-        host=host,
-    )
-    progress = builder.do(action)
+    progress = builder.do(requeue_of(node, job, reason, host))
     if progress is Progress.BEGUN:
         tell(builder, node, (job.id,), f"starts over: {reason}")
     elif progress is Progress.FINAL:
