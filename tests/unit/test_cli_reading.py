@@ -231,24 +231,28 @@ def test_what_is_wrong_with_an_instance_is_told(story: Story, capsys: pytest.Cap
         assert (f"work as usual: {why}" in explained) is bool(problem)
 
 
+PENDING: dict[str, object] = {
+    "id": "7",
+    "name": "",
+    "state": "PENDING",
+    "nodes": [],
+    "flags": [],
+    "restarts": 0,
+    "partition": "htc",
+    "submit_s": 1.0,
+}
+
+
 def test_a_job_that_slurm_holds_is_told_how_it_goes_on() -> None:
     """Nobody but an admin may release it; of one whose start failed, what mostly was the cause."""
-    job = {
-        "id": "7",
-        "name": "",
-        "state": "PENDING",
-        "nodes": [],
-        "flags": [],
-        "restarts": 1,
-        "partition": "htc",
-        "submit_s": 1.0,
-    }
     for reason, cause in (
         ("launch failed requeued held", True),
         ("JobHeldAdmin", False),
         ("Resources", None),
     ):
-        told = explain_job({"job": {**job, "reason": reason}, "refusals": []}, Answers(now_s=9.0))
+        told = explain_job(
+            {"job": {**PENDING, "restarts": 1, "reason": reason}, "refusals": []}, Answers(now_s=9.0)
+        )
         text = " ".join(f"{label} {sentence}" for label, sentence in told.lines)
         assert ("scontrol release 7" in text) is (cause is not None), reason
         assert ("libvirt.surroundings.no_ops" in text) is bool(cause), reason
@@ -256,17 +260,7 @@ def test_a_job_that_slurm_holds_is_told_how_it_goes_on() -> None:
 
 def test_a_job_that_waits_is_told_what_the_instance_for_it_has_failed_of() -> None:
     """An image that is missing, say; where another instance is under way, that one counts."""
-    job = {
-        "id": "7",
-        "name": "",
-        "state": "PENDING",
-        "nodes": [],
-        "flags": [],
-        "restarts": 0,
-        "partition": "htc",
-        "submit_s": 1.0,
-        "reason": "Resources",
-    }
+    job = {**PENDING, "reason": "Resources"}
     failed = {
         "name": "vn1",
         "phase": "failed",
