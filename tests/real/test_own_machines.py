@@ -220,7 +220,7 @@ def test_what_is_asked_for_reaches_the_daemon(
         ("--vcpu-per-vm=1 -C [fast|slow]", "no [ ] and no *"),
         ("-p idle --vcpu-per-vm=1", "partition idle has no machines that are a job's own: name one of any,"),
         ("-p any,batch --vcpu-per-vm=1", "partition any,batch has no machines that are a job's own"),
-        ("--comment=backfill-vm:cpu=2", "no key cpu: use per_node, cpus, mem"),
+        ("--comment=backfill-vm:cpu=2", "unknown key cpu: use per_node, cpus, mem"),
         ("--comment=backfill-vm:mem=x", "mem=x: use a size such as 2048 (MB) or 2G"),
         ("--comment=backfill-vm:ivshmem=3", "ivshmem=3: use sizes that are powers of two"),
         ("--comment=backfill-vm:cpus=1,cpus=2", "says cpus more than once"),
