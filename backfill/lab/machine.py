@@ -23,7 +23,7 @@ from backfill.lab import cgroups, control
 from backfill.lab.layout import ROOT_MOUNT, MachinePlan, kvm_group, user_ids
 from backfill.lab.mounts import MS_REC, bind, mount, show_to_later
 from backfill.lab.services import Services
-from backfill.lab.spec import SLURM_USER, LabError
+from backfill.lab.spec import SLURM_USER, LabError, hardware_address
 
 GUEST_SHARES = 2
 
@@ -118,7 +118,11 @@ def configure_network(address: str, bridge: bool) -> None:
     card = "eth0"
     if bridge:
         card = "br0"
-        commands += ["link add br0 type bridge forward_delay 0 stp_state 0", "link set eth0 master br0 up"]
+        kept = f"address {hardware_address(address)}"
+        commands += [
+            f"link add br0 {kept} type bridge forward_delay 0 stp_state 0",
+            "link set eth0 master br0 up",
+        ]
     if address:
         commands += [f"link set {card} up", f"addr add {address} brd + dev {card}"]
     subprocess.run(["ip", "-batch", "-"], input="\n".join(commands), text=True, check=True)

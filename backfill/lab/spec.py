@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from dataclasses import asdict, dataclass
+from ipaddress import IPv4Interface
 from pathlib import Path
 from typing import Any, Literal
 
@@ -13,6 +14,7 @@ CONTROLLER_ADDRESS = "10.77.0.1"
 SLURMCTLD_PORT = 6817
 SLURMD_PORT = 6818
 LIBVIRT_PORT = 16509
+CLOUD_ADDRESS = "10.77.250.1"  # of the test cloud, in the network of its guests
 TALLY_PORT = 9777
 FILES_PORT = 2049
 SALT_PORT = 4506
@@ -178,6 +180,15 @@ class LabSpec:
                 "roots": tuple((machine, root) for machine, root in values["roots"]),
             }
         )
+
+
+def hardware_address(address: str) -> str:
+    """Return a hardware address for the bridge that has this one; no other has it in the same network.
+
+    A bridge without one of its own takes the least of its ports', so that a guest's tap may change it:
+    neighbours that have learnt the tap's send into nothing once the guest has moved away.
+    """
+    return "02:bf:" + IPv4Interface(address).ip.packed.hex(":")
 
 
 def host_address(name: str) -> str:

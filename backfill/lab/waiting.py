@@ -35,14 +35,21 @@ def wait_until(holds: Callable[[], _Answer], timeout_s: float, poll_s: float = P
 
 
 def accepts(place: str) -> bool:
-    """Return True if `tcp:HOST:PORT` or `unix:PATH` accepts a connection; an empty place always does."""
+    """Return True if `tcp:HOST:PORT` or `unix:PATH` accepts a connection, or `file:PATH` has something in it.
+
+    Of several places, with blanks between them, all have to; an empty one always does.
+    """
+    return all(map(_accepts, place.split()))
+
+
+def _accepts(place: str) -> bool:
     kind, _, where = place.partition(":")
-    if not kind:
-        return True
     try:
         if kind == "tcp":
             host, _, port = where.rpartition(":")
             socket.create_connection((host, int(port)), timeout=1).close()
+        elif kind == "file":
+            return Path(where).stat().st_size > 0
         else:
             with socket.socket(socket.AF_UNIX) as probe:
                 probe.connect(where)

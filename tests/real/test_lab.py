@@ -52,6 +52,26 @@ def test_machines_reach_nothing_outside(lab: Lab) -> None:
     assert [line.split()[0] for line in routes] == ["10.77.0.0/16"]
 
 
+def test_a_host_keeps_its_hardware_address(lab: Lab) -> None:
+    """What joins its bridge with a lower one, as a guest's tap may, does not change it.
+
+    Neighbours that had learnt the tap's sent into nothing once the guest had moved: moves hung.
+    """
+    shown = ["cat", "/sys/class/net/br0/address"]
+    before = lab.run("bm1", shown, check=True).stdout
+    low = "02:00:00:00:00:01"
+    lab.run(
+        "bm1", ["ip", "link", "add", "low", "address", low, "type", "veth", "peer", "name", "end"], check=True
+    )
+    try:
+        lab.run("bm1", ["ip", "link", "set", "low", "master", "br0"], check=True)
+        assert before > low
+        assert lab.run("bm1", shown, check=True).stdout == before
+    finally:
+        lab.run("bm1", ["ip", "link", "delete", "low"], check=True)
+    assert before != lab.run("bm2", shown, check=True).stdout
+
+
 def test_services_restart(lab: Lab) -> None:
     """What was killed is seen to be dead at once, starts again, and the nodes are still there."""
     for service, machine in (("slurmctld", "ctl"), ("slurmd", "bm1"), ("libvirtd", "bm2")):

@@ -15,7 +15,7 @@ from backfill.lab.image import GuestImage
 from backfill.lab.layout import write_libvirt, write_users
 from backfill.lab.mounts import bind, mount
 from backfill.lab.service import Service
-from backfill.lab.spec import LIBVIRT_PORT, LabError
+from backfill.lab.spec import CLOUD_ADDRESS, LIBVIRT_PORT, LabError, hardware_address
 
 HOST, ZONE = "c3", "guests"
 URI = "qemu:///system"
@@ -50,7 +50,18 @@ def prepare(root: Path) -> None:
     for directory in ("libvirt", "lock"):
         Path("/run", directory).mkdir(exist_ok=True)
     for words in (
-        ("add", BRIDGE, "type", "bridge", "forward_delay", "0", "stp_state", "0"),
+        (
+            "add",
+            BRIDGE,
+            "address",
+            hardware_address(CLOUD_ADDRESS),
+            "type",
+            "bridge",
+            "forward_delay",
+            "0",
+            "stp_state",
+            "0",
+        ),
         ("set", BRIDGE, "up"),
     ):
         subprocess.run(["ip", "link", *words], check=True)

@@ -15,14 +15,14 @@ from pathlib import Path
 from backfill.lab.layout import write_libvirt
 from backfill.lab.mounts import bind
 from backfill.lab.service import Service
-from backfill.lab.spec import LIBVIRT_PORT
+from backfill.lab.spec import CLOUD_ADDRESS, LIBVIRT_PORT, hardware_address
 
 HOST, ZONE = "c4", "guests2"
 URI = f"qemu+tcp://{HOST}/system"  # as Nova and the other host reach its libvirtd
 SERVICE = f"libvirtd-{HOST}"
 _BRIDGE = "br-cloud"  # Nova takes a bridge of the same name on all hosts
 ADDRESS = "10.77.251.4"
-_FIRST, _CLOUD = "c3", "10.77.250.1"
+_FIRST, _CLOUD = "c3", CLOUD_ADDRESS
 
 
 def prepare(root: Path) -> None:
@@ -35,7 +35,7 @@ def prepare(root: Path) -> None:
     bind(str(hosts), "/etc/hosts")
     inside = (
         "link set lo up",
-        f"link add {_BRIDGE} type bridge forward_delay 0 stp_state 0",
+        f"link add {_BRIDGE} address {hardware_address(ADDRESS)} type bridge forward_delay 0 stp_state 0",
         f"link set eth0 master {_BRIDGE} up",
         f"link set {_BRIDGE} up",
         f"addr add {ADDRESS}/16 dev {_BRIDGE}",

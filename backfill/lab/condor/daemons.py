@@ -133,8 +133,8 @@ def binds(lab_dir: Path, machine: str) -> list[tuple[Path, str]]:
 def service(lab_dir: Path, machine: str) -> Service:
     """The master, which starts the others."""
     told = f"CONDOR_CONFIG={config(lab_dir, machine)}"
-    return Service(
-        "condor",
-        ("/usr/bin/env", told, "/usr/sbin/condor_master", "-f"),
-        ready=f"tcp:{host_address(machine)}:{CONDOR_PORT}",
-    )
+    ready = f"tcp:{host_address(machine)}:{CONDOR_PORT}"
+    if machine == POOL:
+        # The collector makes the key of all tokens, a little later than the port is open.
+        ready += f" file:{home(lab_dir, machine)}/passwords.d/POOL"
+    return Service("condor", ("/usr/bin/env", told, "/usr/sbin/condor_master", "-f"), ready=ready)
