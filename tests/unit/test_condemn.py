@@ -24,7 +24,7 @@ CORE = Path(__file__).parents[2] / "backfill" / "core"
 
 
 # Calls, and not the classes themselves.
-_DOORS = r"\.remove\(node|(?<!class )(?:DeleteInstance|RequeueJob|CancelJob)\("
+_DOORS = r"\.remove\(node|(?<!class )(?<!def )(?:DeleteInstance|RequeueJob|CancelJob|requeue_of|cancel_of)\("
 
 
 def test_nobody_lets_a_node_go_past_the_door() -> None:
@@ -37,7 +37,9 @@ def test_nobody_lets_a_node_go_past_the_door() -> None:
     # A stale generation, the end of the ladder or of a job's patience, and the removal itself.
     doors = {f"reconcile/{name}.py" for name in ("condemn", "orphans", "parked", "ready", "removing")}
     assert set.union(*users.values()) <= doors
-    assert users["CancelJob("] == {"reconcile/condemn.py", "reconcile/removing.py"}
+    assert users["CancelJob("] == {"reconcile/condemn.py"}
+    assert users["cancel_of("] == {"reconcile/condemn.py", "reconcile/removing.py"}
+    assert users["requeue_of("] == {"reconcile/condemn.py", "reconcile/removing.py"}
 
 
 def test_the_phase_begins_only_there() -> None:
