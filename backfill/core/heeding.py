@@ -118,6 +118,8 @@ class Heed:
             return True
         if job.partition in policies.own_machines.partitions or job.id in self._world.machines:
             return True
+        if policies.own_machines.asks_inside(job):
+            return True
         return job.id in self._wanted_ids() or any(self._ours(n) for n in job.nodes)
 
     def _wanted_ids(self) -> set[str]:

@@ -36,8 +36,8 @@ _MAY_BE_FREE = (Phase.FAILED, Phase.GIVEN_UP, Phase.REMOVING)
 _MOST_ASKS = 6  # so many different demands on a host are kept
 
 
-def closed(world: World, host: str, limits: Limits) -> Reason | None:
-    """Return why no instance may come to `host` now, if none may."""
+def out_of_reach(world: World, host: str, limits: Limits) -> Reason | None:
+    """Return why nothing may be made on `host` now, whoever has it, if nothing may."""
     known = world.hosts.get(host)
     if known is None:
         return because(Code.HOST_UNSEEN, host=host)
@@ -48,10 +48,17 @@ def closed(world: World, host: str, limits: Limits) -> Reason | None:
         return old
     if host in world.closed:
         return because(Code.CLOSED, subject=host, said=Words(world.closed[host]))
-    takers = world.takers(host)
-    if takers:
+    return None
+
+
+def closed(world: World, host: str, limits: Limits, node: ManagedNode | None = None) -> Reason | None:
+    """Return why no instance may come to `host` now, if none may; or that of this node go on there."""
+    why = out_of_reach(world, host, limits)
+    if why is not None or (node is not None and world.inside(node)):
+        return why
+    if takers := world.takers(host):
         return because(Code.HOST_TAKEN, host=host, jobs=tuple(takers))
-    return _shut(world, host, known.node)
+    return _shut(world, host, world.hosts[host].node)
 
 
 def _shut(world: World, host: str, node_name: str | None) -> Reason | None:
@@ -231,10 +238,11 @@ def crowded(world: World, node: ManagedNode, instance: Instance | None, policies
     has_memory = instance is not None and instance.occupies_memory
     if shape.cpus <= left.cpus and (has_memory or shape.memory_mb <= left.memory_mb):
         return None
-    return _no_room(node.host, left, shape)
+    return host_full(node.host, left, shape)
 
 
-def _no_room(host: str, left: Resources, shape: Resources) -> Reason:
+def host_full(host: str, left: Resources, shape: Resources) -> Reason:
+    """Return that so little is left on a host that this does not fit."""
     return because(
         Code.HOST_FULL,
         host=host,
@@ -543,7 +551,7 @@ def _look(policies: PolicySet, ask: Ask, host: str, world: World) -> Look:
     if reason:
         return reason, until_s
     left = room(world, host, policies)
-    return left if shape.fits(left) else _no_room(host, left, shape), until_s
+    return left if shape.fits(left) else host_full(host, left, shape), until_s
 
 
 def _unproven(world: World, host: str) -> Reason | None:

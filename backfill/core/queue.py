@@ -395,7 +395,8 @@ class WorkQueue:
                 self.mark(Entity(Kind.CLAIM, job_id))
         if job.id in world.machines:
             self._mark_machines(job.id)
-        if any(one is not None and one.state is JobState.PENDING for one in (before, after)):
+        waited = any(one is not None and one.state is JobState.PENDING for one in (before, after))
+        if waited or job.id in world.job_index.active_asking:
             self.mark(NEW_MACHINES)
         if any(name in world.managed for name in nodes):
             self.mark_scale()
@@ -418,6 +419,8 @@ class WorkQueue:
     def claim_moved(self, job_id: str, hosts: Iterable[str]) -> None:
         """A job has got hosts, or a claim is answered or over."""
         self.mark(Entity(Kind.CLAIM, job_id))
+        if job_id in self._world.machines:
+            self._mark_machines(job_id)
         for host in hosts:
             self.host_moved(host)
             self._mark_claims(host)

@@ -50,6 +50,7 @@ class JobIndex:
         self.waiting_changes = 0  # so often another job than before waits, or it wants something else
         self._pending: dict[str, dict[Wish, set[str]]] = {}  # partition -> wish -> ids
         self._gone: dict[str, float] = {}  # jobs that Slurm no longer knows, oldest first
+        self.active_asking: set[str] = set()  # ids of those with nodes that ask for machines of their own
 
     def put(self, job: Job) -> None:
         """Take in a new or changed job."""
@@ -59,6 +60,8 @@ class JobIndex:
         if job.holds_nodes:
             for node in job.nodes:
                 self._on.setdefault(node, set()).add(job.id)
+        if job.active and _asks(job):
+            self.active_asking.add(job.id)
         if (line := _line(job)) is not None:
             alike = self._pending.setdefault(line[0], {})
             alike.setdefault(line[1], set()).add(job.id)
@@ -114,6 +117,7 @@ class JobIndex:
         old = self.jobs.get(job_id)
         if old is None:
             return
+        self.active_asking.discard(job_id)
         for node in old.nodes:
             self._on.get(node, set()).discard(job_id)
         if old.state is JobState.PENDING:
@@ -131,8 +135,17 @@ def _line(job: Job | None) -> tuple[str, Wish] | None:
 def _wish(job: Job) -> Wish:
     begins_s = job.eligible_s if job.reason == "BeginTime" else 0.0
     size = (job.cpus, job.num_nodes, job.memory_mb)
-    own = job.machines is not None or job.machines_fault is not None
-    return (job.reason, begins_s, job.qos, *size, job.time_limit_s, own, job.features)
+    return (job.reason, begins_s, job.qos, *size, job.time_limit_s, _asks(job), job.features)
+
+
+def named(job: Job, name: str) -> bool:
+    """Return True if this run of the job was told that the machine is within its allocation."""
+    return job.machines is not None and name in job.machines.at and job.machines.run == job.restarts
+
+
+def _asks(job: Job) -> bool:
+    """Return True if it brings a word for machines of its own, whether that can be read or not."""
+    return job.machines is not None or job.machines_fault is not None
 
 
 _REMEMBERED = 10_000  # creations
@@ -672,6 +685,24 @@ class Picture:
         if host in self.closed:
             found.add("of the operator")
         return tuple(sorted(found))
+
+    def inside(self, node: ManagedNode) -> bool:
+        """Return True if it is within the allocation of its job, which has the host and runs now."""
+        job = self.jobs.get(node.job) if node.inside else None
+        if job is None or job.state is not JobState.RUNNING or "COMPLETING" in job.flags:
+            return False
+        own, known = self.machines.get(node.job), self.hosts.get(node.host)
+        if job.restarts != own.restarts if own is not None else not named(job, node.name):
+            return False
+        return known is not None and known.node in job.nodes
+
+    def surely_inside(self, node: ManagedNode) -> bool:
+        """Return True if that was so after the latest job was given the host, as Slurm has shown."""
+        known = self.hosts.get(node.host)
+        if not self.inside(node) or known is None or known.node is None:
+            return False
+        read_s = self.node_read_s(known.node)
+        return all(claim.since_s < read_s for claim in self.claims_on(node.host))
 
     def claims_on(self, host: str) -> list[HostAllocation]:
         """Return claims on the host."""

@@ -123,6 +123,10 @@ def _for_own_machines(step: act.OwnMachinesAction) -> str:
             return f"keep nothing for job {step.job_id} any more"
         case act.ReleaseJob():
             return f"let job {step.job_id} go"
+        case act.NameMachines():
+            return f"tell job {step.job_id} of its machines"
+        case act.EndInside():
+            return f"end job {step.job_id} on {step.subject}, as job {step.of} is over"
         case act.RevokeJob():
             return f"revoke job {step.job_id}"
         case _:

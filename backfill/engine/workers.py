@@ -80,6 +80,8 @@ def pool_of(action: act.DriverAction) -> WorkerPool:
             | act.PinJob()
             | act.UnpinJob()
             | act.ReleaseJob()
+            | act.NameMachines()
+            | act.EndInside()
             | act.RevokeJob()
             | act.DeleteInstance()
             | act.ThawInstance()

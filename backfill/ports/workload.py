@@ -126,6 +126,12 @@ class WorkloadManager(Protocol):
         Other nodes than before take their place. NotFoundError: no such job or node.
         """
 
+    def pin_inside(self, job_id: str, nodes: Sequence[str]) -> None:
+        """Let jobs of the same owner start on these nodes if they name the job's pin, and nobody else.
+
+        The job itself stays where it is. As for `pin_job`; BusyError: it does not run.
+        """
+
     def unpin_job(self, job_id: str) -> None:
         """Open the nodes to others again, and the job, while it waits, to other nodes.
 

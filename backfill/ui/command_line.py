@@ -59,6 +59,7 @@ COMMANDS = (
     Command("checkpoint", "checkpoint", "saved states of jobs", _ACT),
     Command("reclaim", "act", "give a burst host's room back", _ACT),
     Command("fleet", "fleet", "groups of instances, made all together or not at all", _ACT),
+    Command("run", "run", "a program in the machines of a job", _WORK),
     Command("retry", "act", "try a given-up node again", _ACT),
     Command("poke", "act", "make the daemon look at everything now", _ACT),
     Command("setup", "setup", "set up a cluster, or undo the setup", _WORK),

@@ -196,7 +196,8 @@ def machine_gate(config: Config) -> MachineGate | None:
     rule, priorities = config.policies.own_machines, config.policies.priorities
     if not rule.enabled:
         return None
-    return MachineGate(rule.constraint, rule.partitions, priorities.low, priorities.low_qos, priorities.high)
+    low, low_qos, high = priorities.low, priorities.low_qos, priorities.high
+    return MachineGate(rule.constraint, rule.partitions, low, low_qos, high, rule.inside)
 
 
 def spank(config: Config, directory: Path) -> Spank:

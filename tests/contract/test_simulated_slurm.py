@@ -52,6 +52,7 @@ class SimulatedRig:
         hold: bool = False,
         tasks: int = 0,
         cpus: int = 1,
+        within: str = "",
     ) -> str:
         wishes: dict[str, object] = {
             "name": name,
@@ -61,6 +62,7 @@ class SimulatedRig:
             "cpus": cpus,
             "required_nodes": (node,),
             "heeds_s": 0.2,
+            "within": within,
         }
         if tasks:
             return self.world.submit_array("all", _FOR_EVER_S, tasks, **wishes)  # type: ignore[arg-type]

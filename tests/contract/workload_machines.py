@@ -161,6 +161,49 @@ class OwnMachinesContract:
         rig.manager.unpin_job(mine)
         assert job(rig, mine).state is JobState.PENDING
 
+    def test_nodes_within_an_allocation_take_its_owners_jobs_that_name_it(self, rig: Rig) -> None:
+        """And no others; the job itself stays where it is. They are open again once these have ended."""
+        outer = running(rig, rig.hosts[0])
+        for _ in range(2):
+            rig.manager.pin_inside(outer, rig.hosts[1:])
+        other = rig.submit(rig.hosts[1])
+        inner = rig.submit(rig.hosts[1], within=outer)
+        assert await_state(rig, inner, JobState.RUNNING).nodes == rig.hosts[1:]
+        assert job(rig, other).state is JobState.PENDING
+        assert job(rig, outer).nodes == rig.hosts[:1]
+        with pytest.raises(BusyError):
+            rig.manager.unpin_job(outer)
+        rig.manager.cancel_job(inner)
+        rig.until(lambda: not job(rig, inner).holds_nodes)
+        rig.manager.unpin_job(outer)
+        rig.manager.unpin_job(outer)
+        await_state(rig, other, JobState.RUNNING)
+
+    def test_a_node_within_an_allocation_goes_with_its_pin(self, rig: Rig) -> None:
+        """The others stay kept; the last one takes the pin with it."""
+        for name in ("vn1", "vn2"):
+            rig.manager.create_node(spec(name))
+        outer = running(rig, rig.hosts[0])
+        rig.manager.pin_inside(outer, ("vn1", "vn2"))
+        for name in ("vn1", "vn2"):
+            rig.manager.delete_node(name)
+        assert rig.manager.read_nodes(["vn1", "vn2"]) == {}
+        rig.manager.unpin_job(outer)
+        assert job(rig, outer).state is JobState.RUNNING
+
+    def test_only_a_job_that_runs_has_an_allocation(self, rig: Rig) -> None:
+        """One that waits or has ended keeps nothing."""
+        held = rig.submit(rig.hosts[0], hold=True)
+        with pytest.raises(BusyError):
+            rig.manager.pin_inside(held, rig.hosts[1:])
+        rig.manager.cancel_job(held)
+        rig.until(lambda: job(rig, held).state in ENDED)
+        with pytest.raises(NotFoundError):
+            rig.manager.pin_inside(held, rig.hosts[1:])
+        going = running(rig, rig.hosts[0])
+        with pytest.raises(NotFoundError):
+            rig.manager.pin_inside(going, ("vn250",))
+
     def test_a_revoked_job_ends_and_its_owner_is_told(self, rig: Rig) -> None:
         """One that has begun is left alone."""
         held = rig.submit(rig.hosts[0], hold=True)

@@ -48,10 +48,12 @@ class Rig(Protocol):
         hold: bool = False,
         tasks: int = 0,
         cpus: int = 1,
+        within: str = "",
     ) -> str:
         """Submit a batch job for this node that runs until it is ended; returns its id.
 
-        With `tasks`, an array with the tasks 1..tasks.
+        With `tasks`, an array with the tasks 1..tasks. `within`: it names what `pin_inside` has kept
+        for the owner of this job, who is the same.
         """
 
     def pilot(self, slot: int) -> PilotSpec:

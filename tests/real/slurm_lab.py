@@ -17,6 +17,7 @@ from pathlib import Path
 from backfill.core.model.cluster import NodeBase
 from backfill.drivers.slurm.commands import SlurmTools
 from backfill.drivers.slurm.driver import SlurmManager
+from backfill.drivers.slurm.job_pins import inside_pin
 from backfill.drivers.slurm.reading.paths import ReadPath
 from backfill.drivers.slurm.registration import Registration
 from backfill.lab import roots
@@ -152,6 +153,7 @@ class RealRig:
         hold: bool = False,
         tasks: int = 0,
         cpus: int = 1,
+        within: str = "",
     ) -> str:
         return self.user(
             "sbatch",
@@ -170,6 +172,7 @@ class RealRig:
             name,
             "--requeue" if requeue else "--no-requeue",
             *(["-H"] if hold else []),
+            *([f"--reservation={inside_pin(within)}"] if within else []),
             *([f"--array=1-{tasks}"] if tasks else []),
             str(self.lab.shared / "job.sh"),
         )

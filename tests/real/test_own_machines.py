@@ -61,7 +61,7 @@ class OwnSite:
         line = NodeSpec(FEATURES_NODE, "127.0.0.1", 4, 900, ("own-vm", "fast", "slow"))
         wanted = WantedNodes(Method.DYNAMIC, (), "/bin/true", 120, line)
         change.apply(lambda now: wanted.change(now, change.site()))
-        gate = MachineGate(feature, ("batch",), low=("any",))
+        gate = MachineGate(feature, ("batch",), low=("any",), inside=("metal",))
         ours = self.home / "ours"
         plan = HookPlan("slurmctld", ours, f"unix:{ours}/none", 300, ours / "log", machines=gate)
         Hooks(change, ours).install(plan, self.rig.manager.settings().version)
@@ -93,7 +93,7 @@ class OwnSite:
 @pytest.fixture(scope="module", params=RELEASES)
 def site(request: pytest.FixtureRequest) -> Iterator[OwnSite]:
     before = {"job_submit.lua": _LUA, "plugstack.conf": _PLUGSTACK}
-    extra = ("JobSubmitPlugins=lua", "PartitionName=idle Nodes=ALL")
+    extra = ("JobSubmitPlugins=lua", "PartitionName=idle Nodes=ALL", "PartitionName=metal Nodes=ALL")
     options = {"extra_conf": extra, "before": before}
     with conf_lab("own", release=request.param, **options) as lab:
         found = OwnSite(RealRig.of(lab), site_directory(lab))
@@ -181,13 +181,15 @@ def test_an_archive_brings_it_to_another_machine(site: OwnSite) -> None:
         ("-a 1-3 --vcpu-per-vm=1", MachineRequest(cpus=1, held=True), "own-vm"),
         ("--vcpu-per-vm=1 : -p any", MachineRequest(cpus=1, held=True), "own-vm"),
         ("-H", None, ""),
+        ("-p metal -H -w bm1 --vm-per-node=2", MachineRequest(2), ""),
+        ("-p metal -H -C fast", None, "fast"),
     ],
 )
 def test_what_is_asked_for_reaches_the_daemon(
     site: OwnSite, options: str, asked: MachineRequest | None, features: str
 ) -> None:
     """Held and routed; a job that asks for nothing is left alone."""
-    where = [] if "-p batch" in options else ["-p", "any"]
+    where = [] if "-p " in options and ":" not in options else ["-p", "any"]
     job = site.submit(*where, *options.split())
     assert (job.machines, job.features) == (asked, features)
     if asked is not None or "-H" in options:
@@ -220,6 +222,7 @@ def test_what_is_asked_for_reaches_the_daemon(
         ("--vcpu-per-vm=1 -C [fast|slow]", "no [ ] and no *"),
         ("-p idle --vcpu-per-vm=1", "partition idle has no machines that are a job's own: name one of any,"),
         ("-p any,batch --vcpu-per-vm=1", "partition any,batch has no machines that are a job's own"),
+        ("-p metal --comment=backfill-vm:at=vn1", "unknown key at: use per_node"),
         ("--comment=backfill-vm:cpu=2", "unknown key cpu: use per_node, cpus, mem"),
         ("--comment=backfill-vm:mem=x", "mem=x: use a size such as 2048 (MB) or 2G"),
         ("--comment=backfill-vm:ivshmem=3", "ivshmem=3: use sizes that are powers of two"),

@@ -55,6 +55,8 @@ ALL: tuple[tuple[act.DriverAction, str, str, str], ...] = (
     (act.PinJob(**HEAD, job_id="7", nodes=("vn1", "vn2"), lives=(1, 4)), ":vn1.1,vn2.4", "", ""),
     (act.UnpinJob(**HEAD, job_id="7"), ":7", "", ""),
     (act.ReleaseJob(**HEAD, job_id="7", text="it may begin"), ":7", "", ""),
+    (act.NameMachines(**HEAD, job_id="7", text="they are there"), ":7", "", ""),
+    (act.EndInside(**HEAD, job_id="8", of="7", restarts=0), ":8", "", ""),
     (act.RevokeJob(**HEAD, job_id="7"), ":7", "", ""),
     (act.CreateInstance(**HEAD, spec=SPEC), "", "bm1", "bm1"),
     (act.DeleteInstance(**HEAD, host="bm1"), "", "bm1", ""),

@@ -65,6 +65,7 @@ ON_THE_MACHINE = {
     "web": _SELF,
     "lab": "it builds a cluster of namespaces on this machine",
     "demo": "it builds a cluster of namespaces on this machine",
+    "run": "it becomes salloc on the node of the job that calls it, and asks Slurm alone",
     "cloud": "it goes to OpenStack with its user's own rights, before there is a daemon",
 }
 # What no command asks, and who does.

@@ -155,7 +155,7 @@ _AMOUNTS = (
         "silent_s",
     ),
     *("there", "hosts", "size", "places", "failures", "patience_s", "soon_s", "late_s", "left_s"),
-    *("passed_s", "needs_mb"),
+    *("passed_s", "needs_mb", "many", "got_cpus", "got_mb"),
 )
 _NAMES = (
     *("again", "fixed"),

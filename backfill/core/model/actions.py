@@ -178,11 +178,13 @@ class HoldJob(JobHead):
 class PinJob(JobHead):
     """Let a job that waits have these nodes alone, and no other job there.
 
-    `lives`: the generation of each of them.
+    `lives`: the generation of each of them. `inside`: the job has other nodes already, and its owner's
+    jobs that name these are let in.
     """
 
     nodes: tuple[str, ...]
     lives: tuple[int, ...]
+    inside: bool = False
 
     @property
     def extra(self) -> str:
@@ -199,6 +201,24 @@ class ReleaseJob(JobHead):
     """Let a job that we hold begin, and tell its owner by `text` that it may."""
 
     text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NameMachines(JobHead):
+    """Tell a job that runs, by a word in `text`, which machines are within its allocation."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EndInside(JobHead):
+    """End a job in the machines of another, `of`, whose run with so many `restarts` is over.
+
+    That is asked again directly before.
+    """
+
+    of: str
+    restarts: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -547,7 +567,7 @@ NodeAction = CreateNode | DeleteNode | DrainNode | UndrainNode | SetAddress | Do
 JobAction = SuspendJob | ResumeJob | LimitJob | RequeueJob | CancelJob | KickJob | WarnJob | TellJob
 
 
-OwnMachinesAction = HoldJob | PinJob | UnpinJob | ReleaseJob | RevokeJob
+OwnMachinesAction = HoldJob | PinJob | UnpinJob | ReleaseJob | NameMachines | EndInside | RevokeJob
 
 
 SlurmAction = NodeAction | JobAction | OwnMachinesAction

@@ -144,6 +144,10 @@ class MachineRequest:
     # job_submit.lua holds it until the daemon does: that it is held by its user (JobHeldUser) is
     # then no wish of his. A job that he holds himself is left alone until he releases it.
     held: bool = False
+    # Names of the machines within its allocation that take its owner's jobs, and of which run of it (its
+    # restart count). Only we write that.
+    at: tuple[str, ...] = ()
+    run: int = 0
 
 
 @dataclass(frozen=True, slots=True)

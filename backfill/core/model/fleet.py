@@ -208,6 +208,7 @@ class InstanceSpec:
     address: str  # CIDR, such as 10.77.1.3/16
     features: tuple[str, ...] = ()
     method: CloneMethod = CloneMethod.LINKED
+    inside: str = ""  # the job within whose allocation it is; empty: it is in none
 
 
 class FleetState(StrEnum):
@@ -227,7 +228,8 @@ class Fleet:
     """One order for `size` instances. Times in epoch seconds, 0 for what has not happened.
 
     `image`, `method` and `flavour` are empty for what the policy file says. `job`: whose own machines
-    these are, and nobody else's; empty: everybody's. `members`: the names that it was given so far.
+    these are, and nobody else's; empty: everybody's. `hosts`: where each of them is, within the
+    allocation of that job; empty: wherever there is room. `members`: the names that it was given so far.
     """
 
     id: str
@@ -238,6 +240,7 @@ class Fleet:
     method: CloneMethod | None = None
     flavour: Flavour | None = None
     job: str = ""
+    hosts: tuple[str, ...] = ()
     members: tuple[str, ...] = ()
     begun_s: float | None = None  # its first member was begun
     all_begun_s: float | None = None  # its last member was begun for the first time

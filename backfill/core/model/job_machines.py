@@ -41,6 +41,7 @@ class JobMachines:
 
     `fleet`: the order that makes them; empty while there is none. `after`: what follows when they
     are reclaimed. `failures`: orders in a row that came to nothing through no fault of others.
+    `inside`: the job has its nodes already, and these are on their hosts (core/reconcile/inside.py).
     """
 
     job: str
@@ -62,6 +63,7 @@ class JobMachines:
     released_s: float | None = None  # when the job was let go
     began_s: float | None = None  # when Slurm began it there
     reason: str = ""
+    inside: bool = False
 
     @property
     def what(self) -> str:

@@ -271,6 +271,7 @@ class ManagedNode:
     devices: tuple[str, ...] = ()  # what it offers of that of which its host has few
     flavour: Flavour | None = None  # its own shape; None: that of the policy file
     job: str = ""  # whose own machine it is, and nobody else's; empty: everybody's
+    inside: bool = False  # that job has the host itself: it is within the allocation
     stood: tuple[Stood, ...] = ()  # of its jobs that do not wait for ever
     saved: SavedRun | None = None
     left: str = ""  # a host that is off for good, from which its job went on elsewhere

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from backfill.core.model.cluster import MachineRequest
@@ -81,6 +81,10 @@ def _regions(text: str) -> tuple[int, ...]:
     return sizes
 
 
+def _names(text: str) -> tuple[str, ...]:
+    return tuple(_name(part) for part in text.split("+"))
+
+
 _SIZES = f"sizes that are powers of two such as 256+256 (MB), {_MOST_REGIONS} at most"
 _NAMES = "a name of letters, digits and . _ -"
 _KEYS = {
@@ -93,6 +97,8 @@ _KEYS = {
     "sriov": _Key("sriov", _count(64), str, "a number from 1 to 64"),
     "ivshmem": _Key("regions", _regions, lambda sizes: "+".join(map(str, sizes)), _SIZES),
     "held": _Key("held", _yes, lambda held: "1", "1"),
+    "at": _Key("at", _names, "+".join, "names of machines"),
+    "run": _Key("run", _count(999_999_999), str, "a number from 1 on"),
 }
 
 
@@ -129,8 +135,13 @@ def asked(*texts: str) -> tuple[MachineRequest | None, Reason | None]:
 
     The most trusted text comes first: what the owner may change counts only where nobody else wrote.
     """
-    found = next((one for one in map(parse, texts) if one is not None), None)
-    return (None, found) if isinstance(found, Reason) else (found, None)
+    for place, text in enumerate(texts):
+        found = parse(text)
+        if isinstance(found, MachineRequest):
+            return (found if place == 0 else replace(found, at=(), run=0)), None
+        if found is not None:
+            return None, found
+    return None, None
 
 
 def render(request: MachineRequest) -> str:

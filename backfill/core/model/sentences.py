@@ -297,6 +297,12 @@ _CODES: dict[Code, str | Callable[[Mapping[str, Any]], str]] = {
         "a machine of {shape} gives {memory_mb} MB to jobs, and the job wants {cpus} CPUs and {needs_mb} MB "
         "on each node: ask for larger machines, or for less"
     ),
+    Code.MACHINES_BEYOND: (
+        "{many} on each of its nodes take {cpus} CPUs and {memory_mb} MB, and the job got {got_cpus} CPUs"
+        "[ and {got_mb} MB] there"
+    ),
+    Code.MACHINES_ELSEWHERE: "it got {node}, where no machine can be created: it is not among `hosts`",
+    Code.MACHINES_CLAIMED: "the room of {host} is not proven free for it yet",
     Code.MACHINES_MANY: "{what} can never be had: {key} = {most}",
     Code.MACHINES_NEVER: "{what} can never be had: all hosts together have room for {places}",
     Code.MACHINES_FIRST: (

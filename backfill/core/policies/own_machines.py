@@ -35,6 +35,12 @@ class OwnMachines:
         "The feature by which jobs of low partitions ask for them, such as own-vm. Slurm must know it.",
         form="name",
     )
+    inside: tuple[str, ...] = key(
+        (),
+        "Partitions of bare-metal nodes whose jobs may have machines on the nodes that they got, by the word "
+        "in their comment.",
+        form="name",
+    )
     most: int = key(64, "How many machines may belong to jobs at the same time.")
     most_per_user: int = key(0, "How many may belong to the jobs of one user; 0: as many as to all.")
     respawns: int = key(2, "How often all of them are made again if one fails before its job began.", least=0)
@@ -50,12 +56,18 @@ class OwnMachines:
 
     def asks(self, job: Job, *, low: bool) -> bool:
         """Return True if the job is to have machines of its own. `low`: its partition or QOS is low."""
-        if not self.enabled:
+        if not self.enabled or job.partition in self.inside:
             return False
         if job.partition in self.partitions:
             return True
         by_word = job.machines is not None or job.machines_fault is not None
         return low and (by_word or bool(self.constraint and self.constraint in _NAMES.findall(job.features)))
+
+    def asks_inside(self, job: Job) -> bool:
+        """Return True if the job is to have machines on the nodes that it got."""
+        if not self.enabled or job.partition not in self.inside:
+            return False
+        return job.machines is not None or job.machines_fault is not None
 
     @property
     def features(self) -> tuple[str, ...]:

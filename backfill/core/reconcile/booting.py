@@ -65,7 +65,7 @@ def _stops(builder: PlanBuilder, node: ManagedNode) -> bool:
     if builder.instance(node) is None and (found := builder.elsewhere(node)) is not None:
         builder.note(node, f"found on {found.host}: the journal is behind", host=found.host)
         return True
-    if builder.taken(node.host):
+    if builder.taken_from(node):
         begin_eviction(builder, node, doomed=True)
         return True
     return False
@@ -195,6 +195,7 @@ def create_instance(builder: PlanBuilder, node: ManagedNode) -> CreateInstance:
         node.address,
         _features(builder, node),
         method,
+        node.job if node.inside else "",
     )
     return CreateInstance(subject=node.name, generation=node.generation, reason=node.reason, spec=spec)
 

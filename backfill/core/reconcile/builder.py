@@ -273,6 +273,10 @@ class PlanBuilder:
         found = self.world.takers(host)
         return MAINTENANCE if not found and self.left(host) else found
 
+    def taken_from(self, node: ManagedNode) -> tuple[str, ...]:
+        """Return the same of the node's host, unless it is within the allocation of its own job."""
+        return () if node.inside and self.world.inside(node) else self.taken(node.host)
+
     def left(self, host: str) -> bool:
         """Return True if the host is left for its maintenance by now."""
         if (due_s := maintenance_s(self.world, host)) is None:
@@ -299,9 +303,9 @@ class PlanBuilder:
         """The present rung of a node: one that would start its jobs anew spares the protected."""
         return present_rung(self.world, self.policies, node)
 
-    def host_is_free(self, host: str) -> bool:
-        """Return True if nobody but us may use the host's CPUs now."""
-        return not self.unread and not self.taken(host)
+    def is_free_for(self, node: ManagedNode) -> bool:
+        """Return True if nobody but the node may use its host's CPUs now, or its part of them."""
+        return not self.unread and not self.taken_from(node)
 
     def stopped(self, instance: Instance | None) -> bool:
         """Return True if the instance stands still with its work kept."""

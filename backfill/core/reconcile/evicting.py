@@ -125,7 +125,7 @@ def _worked_late(builder: PlanBuilder, node: ManagedNode, instance: Instance) ->
 def _stays(builder: PlanBuilder, node: ManagedNode) -> bool:
     """Return True if it need not leave a host that was given back; one whose return has just come to
     nothing stands still there all the same."""
-    free = builder.host_is_free(node.host) and node.name not in builder.world.closed
+    free = builder.is_free_for(node) and node.name not in builder.world.closed
     if not free or node.order is not None or kept_off(builder, node) is not None:
         return False
     next_s = node.retry.not_before_s
@@ -212,7 +212,7 @@ def _stop_unwritten(builder: PlanBuilder, node: ManagedNode, rung: Rung) -> None
 
 def _ends_still(builder: PlanBuilder, node: ManagedNode) -> bool:
     """Return True if its work is lost for its host now that it stands still and the host is taken."""
-    if builder.blind or not builder.taken(node.host) or not work_on(builder, node):
+    if builder.blind or not builder.taken_from(node) or not work_on(builder, node):
         return False
     why = f"{node.reason}; the ladder ends with {builder.rule(node).rung}"
     return _given_up(builder, node, Cause.LADDER, why)
@@ -409,7 +409,9 @@ def _stands_too_long(builder: PlanBuilder, node: ManagedNode) -> bool:
 
 def _wanted(builder: PlanBuilder, node: ManagedNode) -> Reason | None:
     """Return what keeps its CPUs from it, if anything: all that would throttle it again."""
-    busy = closed(builder.world, node.host, builder.policies.limits) or why_taken(builder, node.host)
+    busy = closed(builder.world, node.host, builder.policies.limits, node)
+    if not busy and builder.taken_from(node):
+        busy = why_taken(builder, node.host)
     if not busy and node.name in builder.world.closed:
         busy = because(Code.CLOSED, subject=node.name, said=Words(builder.world.closed[node.name]))
     return busy or builder.budget_full()
@@ -484,7 +486,7 @@ def _drains(builder: PlanBuilder, node: ManagedNode, instance: Instance, why: st
         builder.wake_at(over_s)
         builder.watch(node.name)
         return builder.now_s < over_s
-    if builder.taken(node.host) and not instance.throttled:
+    if builder.taken_from(node) and not instance.throttled:
         return _held_back(builder, node, workload)
     unsure = not_lost_yet(builder, node)
     if unsure:
@@ -505,7 +507,7 @@ def _held_back(builder: PlanBuilder, node: ManagedNode, workload: Workload) -> b
 
 def _warn(builder: PlanBuilder, node: ManagedNode, workload: Workload, jobs: list[Job]) -> None:
     """Tell all of its jobs that are of a workload which is told; best effort, nothing waits for it."""
-    if builder.taken(node.host):
+    if builder.taken_from(node):
         _held_back(builder, node, workload)  # it may have had less than that until now
     for job in jobs:
         found = builder.policies.workloads.of(job)

@@ -12,7 +12,7 @@ from backfill.core.model.plan import SetFleet, SetNode
 from backfill.core.model.quantities import Resources
 from backfill.core.model.refusals import Code, Goal, Reason, Words, because, call_failed, no_host
 from backfill.core.model.sentences import sentence
-from backfill.core.placement import NodeNeed, names_of, open_hosts, room, why_not_on
+from backfill.core.placement import NodeNeed, host_full, names_of, open_hosts, out_of_reach, room, why_not_on
 from backfill.core.policies.cloning import Choice
 from backfill.core.policy import PolicySet
 from backfill.core.queue import Topic
@@ -45,7 +45,7 @@ def plan_fleets(builder: PlanBuilder) -> None:
         if not fleet.growing:
             if not fleet.settled:
                 _shrink(builder, fleet)
-        elif open_ or _all_begun(builder, fleet):
+        elif open_ or fleet.hosts or _all_begun(builder, fleet):
             open_ = _grow(builder, fleet) and open_
         else:
             builder.refuse(fleet.id, Goal.FIRST_MEMBER, because(Code.EARLIER_ORDER))
@@ -70,6 +70,9 @@ def _grow(builder: PlanBuilder, fleet: Fleet) -> bool:
         lacking = _lacking(builder, fleet)
         if lacking:
             builder.refuse(fleet.id, Goal.FIRST_MEMBER, lacking)
+            if fleet.hosts:
+                builder.awaits(Topic.READING)
+                return True
             builder.wake_at(passed_over_until_s(builder, fleet) if fleet.job else 0.0)
             return bool(fleet.job) and builder.now_s < passed_over_until_s(builder, fleet)
     failed = [m for m in there if m.phase is Phase.FAILED]
@@ -119,6 +122,8 @@ def _lacking(builder: PlanBuilder, fleet: Fleet) -> Reason | None:
     names = sum(1 for _ in _free_names(builder, image))
     if names < size:
         return because(Code.FEW_NAMES, names=names, size=size)
+    if fleet.hosts:
+        return next(filter(None, (_lacking_there(builder, fleet, host) for host in set(fleet.hosts))), None)
     builder.awaits(Topic.ROOM)
     pays_s = builder.policies.gaps.boot_pays_s
     rooms, why_not = open_hosts(builder.world, builder.policies, pays_s, _need(fleet))
@@ -127,6 +132,22 @@ def _lacking(builder: PlanBuilder, fleet: Fleet) -> Reason | None:
         few = because(Code.FEW_PLACES, places=places, size=size)
         return few.plus(why=no_host(why_not.values())) if why_not else few
     return None
+
+
+def _lacking_there(builder: PlanBuilder, fleet: Fleet, host: str) -> Reason | None:
+    """Return what a host of the job lacks for all that it is to have there."""
+    shape, many = fleet.flavour or builder.policies.instances.flavour, fleet.hosts.count(host)
+    all_there = Resources(shape.cpus * many, shape.memory_mb * many)
+    return _no_room_there(builder, host, all_there)
+
+
+def _no_room_there(builder: PlanBuilder, host: str, shape: Resources) -> Reason | None:
+    """Return why a host of the job has no room for that within its allocation, if it has none."""
+    why = out_of_reach(builder.world, host, builder.policies.limits)
+    if why is not None:
+        return why
+    left = room(builder.world, host, builder.policies, kept=False)
+    return None if shape.fits(left) else host_full(host, left, shape)
 
 
 def _need(fleet: Fleet) -> NodeNeed:
@@ -144,6 +165,8 @@ def _shape(builder: PlanBuilder, fleet: Fleet, host: str) -> Flavour | None:
     if wanted is None or not fleet.job or clone_method(builder, image) is not CloneMethod.INSTANT:
         return wanted
     covering = [p for p in known.parents or () if p.made and p.image == image and p.covers(wanted)]
+    if fleet.hosts:  # more than the job asks for is more than it may have got there
+        covering = [p for p in covering if (p.cpus, p.memory_mb) == (wanted.cpus, wanted.memory_mb)]
     closest = min(covering, key=lambda p: (p.memory_mb, p.cpus, p.disk_gb), default=None)
     left = room(builder.world, host, builder.policies)
     if closest is None or not Resources(closest.cpus, closest.memory_mb).fits(left):
@@ -167,7 +190,7 @@ def _begin_one(builder: PlanBuilder, fleet: Fleet, failed: list[ManagedNode]) ->
     limit = may_create(builder.world, builder.policies.limits) or unplaced(builder)
     limit = limit or too_soon(builder, image)
     builder.wake_at(hour_over_s(builder))
-    host, why_not = find_open_host(builder, need=_need(fleet))
+    host, why_not = _host_for(builder, fleet, failed)
     if limit or host is None:
         builder.refuse(fleet.id, Goal.FURTHER_MEMBER, limit or no_host(why_not.values()))
         return
@@ -193,10 +216,24 @@ def _begin_one(builder: PlanBuilder, fleet: Fleet, failed: list[ManagedNode]) ->
         if builder.world.places_of(node.name):
             continue  # what is left of its last life is removed first
         if next_s is None or builder.now_s >= next_s:
-            _begin(builder, fleet, node.name, node.address, host, node.retry.failures)
+            again = node.host if fleet.hosts else host
+            _begin(builder, fleet, node.name, node.address, again, node.retry.failures)
             _set(builder, fleet, f"{node.name} is tried again", retries=fleet.retries + 1)
             return
         builder.wake_at(next_s)
+
+
+def _host_for(
+    builder: PlanBuilder, fleet: Fleet, failed: list[ManagedNode]
+) -> tuple[str | None, dict[str, Reason]]:
+    """Return the host of its next member; or None, and why, for each host that was looked at."""
+    if not fleet.hosts:
+        return find_open_host(builder, need=_need(fleet))
+    place = len(fleet.members)
+    host = fleet.hosts[place] if place < fleet.size else failed[0].host
+    shape = fleet.flavour or builder.policies.instances.flavour
+    why = _no_room_there(builder, host, shape.resources)
+    return (host, {}) if why is None else (None, {host: why})
 
 
 def _free_names(builder: PlanBuilder, image: str) -> Iterator[tuple[str, str]]:
@@ -228,6 +265,7 @@ def _begin(builder: PlanBuilder, fleet: Fleet, name: str, address: str, host: st
         image=own_image(builder.policies, _image(builder, fleet)),
         flavour=_shape(builder, fleet, host),
         job=fleet.job,
+        inside=bool(fleet.hosts),
     )
     builder.add(SetNode(node, reason))
 

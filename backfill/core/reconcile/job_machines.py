@@ -66,7 +66,7 @@ def plan_machines(builder: PlanBuilder) -> None:
         now_s = float(builder.now_s)
         request = None if job.machines_fault is not None else replace(job.machines or _PLAIN, held=False)
         reason = "its job asks for it"
-        image = _image(builder.policies, job)
+        image = image_for(builder.policies, job)
         image = "" if image == builder.policies.instances.image else image
         own = JobMachines(
             job.id,
@@ -106,7 +106,7 @@ def _waits(builder: PlanBuilder, job: Job) -> bool:
     return builder.policies.demand.waits_for_room(job, builder.now_s)
 
 
-def _image(policies: PolicySet, job: Job) -> str:
+def image_for(policies: PolicySet, job: Job) -> str:
     """The master image of its machines: by its word, by its constraint, or that of all."""
     word = job.machines.image if job.machines is not None else None
     environments = policies.environments
@@ -116,7 +116,7 @@ def _image(policies: PolicySet, job: Job) -> str:
 def _size(policies: PolicySet, job: Job) -> tuple[int, Flavour]:
     """How many machines, and of what shape: what its word leaves open is as the job is."""
     usual, wanted = policies.instances.flavour, job.machines or _PLAIN
-    cpus, memory_mb = _share(job)
+    cpus, memory_mb = share(job)
     memory_mb = memory_mb + usual.memory_margin_mb if memory_mb else usual.memory_mb
     disk_gb = usual.disk_gb if wanted.disk_gb is None else -int(-wanted.disk_gb // 1)
     flavour = replace(
@@ -125,7 +125,7 @@ def _size(policies: PolicySet, job: Job) -> tuple[int, Flavour]:
     return max(1, job.num_nodes), flavour
 
 
-def _share(job: Job) -> tuple[int, int]:
+def share(job: Job) -> tuple[int, int]:
     """CPUs and memory (MB) of the job on each of its nodes."""
     return -(-job.cpus // max(1, job.num_nodes)), job.memory_mb
 
@@ -156,21 +156,22 @@ def _kept(builder: PlanBuilder, own: JobMachines, job: Job) -> bool:
     if own.state not in _PINNED or not there:
         return False
     reason = f"run {job.restarts} of job {own.job} has begun on them"
-    _become(
+    become(
         builder, own, MachinesState.ALLOCATED, reason, restarts=job.restarts, began_s=job.start_s, failures=0
     )
     return True
 
 
-def _become(
+def become(
     builder: PlanBuilder, own: JobMachines, state: MachinesState, reason: str, **fields: object
 ) -> None:
+    """Record the next state of a job's own machines."""
     builder.add(SetMachines(own.become(state, builder.now_s, reason, **fields), reason))
 
 
 def _step_queued(builder: PlanBuilder, own: JobMachines, job: Job | None) -> None:
     if job is None or job.state is not JobState.PENDING:
-        _reclaim(builder, own, "its job has left the queue")
+        reclaim(builder, own, "its job has left the queue")
         return
     never = _never(builder, own, job)
     if never is not None and (_cancels(builder) or _held(builder, own, job)):
@@ -183,10 +184,10 @@ def _step_queued(builder: PlanBuilder, own: JobMachines, job: Job | None) -> Non
         return
     fleet = builder.world.fleets.get(own.fleet)
     if fleet is None or not fleet.growing:
-        _failed(builder, own, fleet)
+        failed(builder, own, fleet)
     elif fleet.state is FleetState.MAKING:
         reason = f"{own.what} is being made" if own.size == 1 else f"{own.what} are being made"
-        _become(builder, own, MachinesState.SPAWNING, reason, spawning_s=float(builder.now_s))
+        become(builder, own, MachinesState.SPAWNING, reason, spawning_s=float(builder.now_s))
 
 
 def _order(builder: PlanBuilder, own: JobMachines) -> None:
@@ -208,24 +209,31 @@ def _order(builder: PlanBuilder, own: JobMachines) -> None:
         reason=reason,
     )
     builder.add(SetFleet(fleet, reason))
-    _become(builder, own, own.state, "they are ordered", fleet=order, orders=orders)
+    become(builder, own, own.state, "they are ordered", fleet=order, orders=orders)
 
 
 def _not_yet(builder: PlanBuilder, own: JobMachines) -> Reason | None:
     """Return why it is not the turn of these, if it is not."""
     rule, others = builder.policies.own_machines, builder.world.machines.values()
-    ordered = [other for other in others if other.fleet]
+    if (why := too_many_now(builder, own)) is not None:
+        return why
+    for other in sorted(others, key=_place):
+        if other.waits and not other.inside and not other.fleet and _place(other) < _place(own):
+            first_s = other.queued_s + rule.passed_over_s
+            builder.wake_at(first_s)
+            if builder.now_s >= first_s:
+                return because(Code.MACHINES_FIRST, job=other.job, passed_s=rule.passed_over_s)
+    return None
+
+
+def too_many_now(builder: PlanBuilder, own: JobMachines) -> Reason | None:
+    """Return why no more machines may belong to jobs now, or to those of its owner, if none may."""
+    rule, ordered = builder.policies.own_machines, [o for o in builder.world.machines.values() if o.fleet]
     if sum(other.size for other in ordered) + own.size > rule.most:
         return limit("own_machines.most", rule.most)
     most = rule.most_per_user or rule.most
     if sum(other.size for other in ordered if other.user == own.user) + own.size > most:
         return limit("own_machines.most_per_user", most)
-    for other in sorted(others, key=_place):
-        if other.waits and not other.fleet and _place(other) < _place(own):
-            first_s = other.queued_s + rule.passed_over_s
-            builder.wake_at(first_s)
-            if builder.now_s >= first_s:
-                return because(Code.MACHINES_FIRST, job=other.job, passed_s=rule.passed_over_s)
     return None
 
 
@@ -235,26 +243,26 @@ def _place(own: JobMachines) -> tuple[float, str]:
 
 def _step_spawning(builder: PlanBuilder, own: JobMachines, job: Job | None) -> None:
     if job is None or job.state is not JobState.PENDING:
-        _reclaim(builder, own, "its job has left the queue")
+        reclaim(builder, own, "its job has left the queue")
         return
     fleet = builder.world.fleets.get(own.fleet)
     if fleet is None or fleet.state not in (FleetState.MAKING, FleetState.READY):
-        _failed(builder, own, fleet)
+        failed(builder, own, fleet)
     elif not _held(builder, own, job):
         return
-    elif fleet.state is FleetState.READY and _pinned(builder, own, fleet):
+    elif fleet.state is FleetState.READY and pinned(builder, own, fleet):
         reason = f"{', '.join(fleet.members)} take job {own.job} and no other"
-        _become(builder, own, MachinesState.SPAWNED, reason, spawned_s=float(builder.now_s))
+        become(builder, own, MachinesState.SPAWNED, reason, spawned_s=float(builder.now_s))
     elif len(fleet.members) == fleet.size:
-        _pin(builder, own, fleet)
+        pin_members(builder, own, fleet)
 
 
-def _pin(builder: PlanBuilder, own: JobMachines, fleet: Fleet) -> None:
+def pin_members(builder: PlanBuilder, own: JobMachines, fleet: Fleet) -> None:
     """Keep them for the job once Slurm has met all of them, and before any of them is opened."""
     nodes = members(builder, fleet)
     if len(nodes) < fleet.size or not all(_met(builder, node) for node in nodes):
         return
-    if not _pinned(builder, own, fleet):
+    if not pinned(builder, own, fleet):
         builder.insist(_pin_of(own, nodes), Goal.MACHINES)
 
 
@@ -268,6 +276,7 @@ def _pin_of(own: JobMachines, nodes: list[ManagedNode]) -> PinJob:
         job_id=own.job,
         nodes=names,
         lives=lives,
+        inside=own.inside,
     )
 
 
@@ -276,19 +285,20 @@ def _met(builder: PlanBuilder, node: ManagedNode) -> bool:
     return seen is not None and seen.slurmd_start_s > 0 and seen.responding
 
 
-def _pinned(builder: PlanBuilder, own: JobMachines, fleet: Fleet) -> bool:
+def pinned(builder: PlanBuilder, own: JobMachines, fleet: Fleet) -> bool:
+    """Return True if all of them are kept for the job, in their present lives."""
     return builder.world.pinned.get(own.job) == _pin_of(own, members(builder, fleet)).extra
 
 
 def _step_spawned(builder: PlanBuilder, own: JobMachines, job: Job | None) -> None:
     fleet = builder.world.fleets.get(own.fleet)
     if job is None:
-        _reclaim(builder, own, "its job is over")
+        reclaim(builder, own, "its job is over")
     elif job.state is not JobState.PENDING:
         _began(builder, own, job, fleet)
     elif (why := _lost(builder, own, fleet)) is not None:
         if _held(builder, own, job):
-            _failed(builder, own, fleet, why)
+            failed(builder, own, fleet, why)
     elif job.reason != _HELD:
         _await_start(builder, own, job, fleet)
     elif _fellows_ready(builder, own):
@@ -299,22 +309,22 @@ def _began(builder: PlanBuilder, own: JobMachines, job: Job, fleet: Fleet | None
     theirs = set() if fleet is None else set(fleet.members)
     if theirs.issuperset(job.nodes):
         reason = f"job {own.job} runs on {', '.join(job.nodes)}"
-        _become(builder, own, MachinesState.ALLOCATED, reason, began_s=job.start_s)
+        become(builder, own, MachinesState.ALLOCATED, reason, began_s=job.start_s)
     else:
-        _reclaim(builder, own, f"its job began on {', '.join(job.nodes)}")
+        reclaim(builder, own, f"its job began on {', '.join(job.nodes)}")
 
 
 def _await_start(builder: PlanBuilder, own: JobMachines, job: Job, fleet: Fleet | None) -> None:
     """It was let go; if something else keeps it waiting, its machines must not stand idle for long."""
     if own.released_s is None:
-        _become(builder, own, own.state, "its job was let go", released_s=float(builder.now_s))
+        become(builder, own, own.state, "its job was let go", released_s=float(builder.now_s))
         return
     rule = builder.policies.own_machines
     over_s = own.released_s + rule.start_within_s
     builder.wake_at(over_s)
     if builder.now_s >= over_s and _held(builder, own, job):
         why = because(Code.MACHINES_UNUSED, within_s=rule.start_within_s, waits=job.reason)
-        _failed(builder, own, fleet, why)
+        failed(builder, own, fleet, why)
 
 
 def _lost(builder: PlanBuilder, own: JobMachines, fleet: Fleet | None) -> Reason | None:
@@ -339,7 +349,7 @@ def _fellows_ready(builder: PlanBuilder, own: JobMachines) -> bool:
 
 def _step_allocated(builder: PlanBuilder, own: JobMachines, job: Job | None) -> None:
     if job is None or job.state is JobState.PENDING:
-        _reclaim(builder, own, "its job is over")
+        reclaim(builder, own, "its job is over")
 
 
 def _step_reclaimed(builder: PlanBuilder, own: JobMachines, job: Job | None) -> None:
@@ -368,13 +378,13 @@ def _step_reclaimed(builder: PlanBuilder, own: JobMachines, job: Job | None) -> 
     if after is MachinesState.GIVEN_BACK:
         _tell_given_back(builder, own, own.reason)
     nothing = {"fleet": "", "spawning_s": None, "spawned_s": None, "released_s": None, "began_s": None}
-    _become(builder, own, after, own.reason, **nothing)
+    become(builder, own, after, own.reason, **nothing)
 
 
 def _step_given_back(builder: PlanBuilder, own: JobMachines, job: Job | None) -> None:
     """Whoever releases it wants it to be tried again; or it is cancelled."""
     if job is None or job.state is not JobState.PENDING:
-        _become(builder, own, MachinesState.GONE, "its job has left the queue")
+        become(builder, own, MachinesState.GONE, "its job has left the queue")
         return
     if _cancels(builder):
         builder.insist(
@@ -382,7 +392,7 @@ def _step_given_back(builder: PlanBuilder, own: JobMachines, job: Job | None) ->
             Goal.MACHINES,
         )
     elif not job.reason.startswith("JobHeld"):
-        _become(builder, own, MachinesState.GONE, "its job is not held any more")
+        become(builder, own, MachinesState.GONE, "its job is not held any more")
         return
     builder.refuse(f"job {own.job}", Goal.MACHINES, because(Code.MACHINES_GIVEN_BACK, said=own.reason))
 
@@ -400,15 +410,15 @@ _STEPS: dict[MachinesState, Callable[[PlanBuilder, JobMachines, Job | None], Non
 # --- ends ----------------------------------------------------------------------------------------
 
 
-def _reclaim(builder: PlanBuilder, own: JobMachines, reason: str) -> None:
+def reclaim(builder: PlanBuilder, own: JobMachines, reason: str) -> None:
     """Nobody needs them any more."""
     if own.fleet:
-        _become(builder, own, MachinesState.RECLAIMED, reason, after=MachinesState.GONE)
+        become(builder, own, MachinesState.RECLAIMED, reason, after=MachinesState.GONE)
     else:
-        _become(builder, own, MachinesState.GONE, reason)
+        become(builder, own, MachinesState.GONE, reason)
 
 
-def _failed(builder: PlanBuilder, own: JobMachines, fleet: Fleet | None, why: Reason | None = None) -> None:
+def failed(builder: PlanBuilder, own: JobMachines, fleet: Fleet | None, why: Reason | None = None) -> None:
     """They came to nothing: all of them go, and are made anew unless that has failed too often.
 
     Who had to leave for a job of high priority has not failed.
@@ -422,22 +432,21 @@ def _failed(builder: PlanBuilder, own: JobMachines, fleet: Fleet | None, why: Re
     reason = f"they failed: {said or 'their order was deleted'}"
     if after is MachinesState.GIVEN_BACK:
         reason = f"its machines failed {failures} times, last with: {said or 'their order was deleted'}"
-    _become(builder, own, MachinesState.RECLAIMED, reason, after=after, failures=failures)
+    become(builder, own, MachinesState.RECLAIMED, reason, after=after, failures=failures)
 
 
 def _give_back(builder: PlanBuilder, own: JobMachines, reason: str) -> None:
     """What can never be is not waited for: the job stays held, and its owner is told."""
     _tell_given_back(builder, own, reason)
     if own.fleet:
-        _become(builder, own, MachinesState.RECLAIMED, reason, after=MachinesState.GIVEN_BACK)
+        become(builder, own, MachinesState.RECLAIMED, reason, after=MachinesState.GIVEN_BACK)
     else:
-        _become(builder, own, MachinesState.GIVEN_BACK, reason)
+        become(builder, own, MachinesState.GIVEN_BACK, reason)
 
 
 def _never(builder: PlanBuilder, own: JobMachines, job: Job) -> Reason | None:
     """Return why these machines can never be, if they cannot."""
     policies, wanted = builder.policies, job.machines or _PLAIN
-    environments, image = policies.environments, own.image or policies.instances.image
     unable = [
         *(["several machines for each of its nodes"] if wanted.per_node > 1 else []),
         *(["virtual functions"] if wanted.sriov else []),
@@ -446,21 +455,35 @@ def _never(builder: PlanBuilder, own: JobMachines, job: Job) -> Reason | None:
     ]
     if job.machines_fault is not None or unable:
         return job.machines_fault or because(Code.MACHINES_UNABLE, what=tuple(unable))
-    if environments.images and image not in environments.images:
-        return because(Code.MACHINES_IMAGE, image=image, images=environments.images)
-    whose = environments.refusal(job) or environments.keeps_out(image, job)
+    whose = not_its_image(builder, own, job)
     if whose is not None:
         return whose
-    cpus, memory_mb = _share(job)
+    cpus, memory_mb = share(job)
     if own.flavour.cpus < cpus or own.flavour.node_memory_mb < memory_mb:
         shape, room = str(own.flavour.resources), own.flavour.node_memory_mb
         return because(Code.MACHINES_SMALL, shape=shape, memory_mb=room, cpus=cpus, needs_mb=memory_mb)
-    return _too_many(builder, own)
+    many = too_many_ever(builder, own)
+    if many is not None:
+        return many
+    world = builder.world
+    places = sum(places_ever(world, policies, host, own.flavour.resources) for host in policies.hosts)
+    if places < own.size:
+        return because(Code.MACHINES_NEVER, what=own.what, places=places)
+    return None
 
 
-def _too_many(builder: PlanBuilder, own: JobMachines) -> Reason | None:
-    policies, world = builder.policies, builder.world
-    rule = policies.own_machines
+def not_its_image(builder: PlanBuilder, own: JobMachines, job: Job) -> Reason | None:
+    """Return why the job cannot have its image, if it cannot."""
+    environments = builder.policies.environments
+    image = own.image or builder.policies.instances.image
+    if environments.images and image not in environments.images:
+        return because(Code.MACHINES_IMAGE, image=image, images=environments.images)
+    return environments.refusal(job) or environments.keeps_out(image, job)
+
+
+def too_many_ever(builder: PlanBuilder, own: JobMachines) -> Reason | None:
+    """Return which limit so many would always break, if there is one."""
+    policies, rule = builder.policies, builder.policies.own_machines
     caps = {
         "own_machines.most": rule.most,
         "own_machines.most_per_user": rule.most_per_user or rule.most,
@@ -469,9 +492,6 @@ def _too_many(builder: PlanBuilder, own: JobMachines) -> Reason | None:
     for key, most in caps.items():
         if own.size > most:
             return because(Code.MACHINES_MANY, what=own.what, key=key, most=most)
-    places = sum(places_ever(world, policies, host, own.flavour.resources) for host in policies.hosts)
-    if places < own.size:
-        return because(Code.MACHINES_NEVER, what=own.what, places=places)
     return None
 
 
@@ -554,7 +574,7 @@ def kept_off(builder: PlanBuilder, node: ManagedNode) -> Reason | None:
         return None
     for other in members(builder, fleet):
         away = other.name != node.name and other.phase in _STANDS
-        if away and (not builder.host_is_free(other.host) or other.name in builder.world.closed):
+        if away and (not builder.is_free_for(other) or other.name in builder.world.closed):
             return because(Code.FELLOW_KEPT_OFF, node=other.name, host=other.host)
     return None
 
@@ -570,7 +590,7 @@ def passed_over_until_s(builder: PlanBuilder, fleet: Fleet) -> float:
 def first_of_all(builder: PlanBuilder) -> Fleet | None:
     """Return the order of a job's own machines that has been passed over for long enough."""
     for fleet in builder.world.fleets.values():
-        if fleet.job and fleet.state is FleetState.WAITING:
+        if fleet.job and not fleet.hosts and fleet.state is FleetState.WAITING:
             builder.wake_at(passed_over_until_s(builder, fleet))
             if builder.now_s >= passed_over_until_s(builder, fleet):
                 return fleet

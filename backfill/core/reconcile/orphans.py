@@ -20,7 +20,9 @@ from backfill.core.reconcile.admission import left_over
 from backfill.core.reconcile.builder import PlanBuilder
 from backfill.core.reconcile.condemn import clear, old_copy
 from backfill.core.reconcile.held_jobs import frozen_in
+from backfill.core.reconcile.inside import order_of
 from backfill.core.reconcile.pressure import stop_where_wanted
+from backfill.core.tables import named
 
 
 def not_known(place: Instance) -> Reason:
@@ -117,11 +119,21 @@ def catch_up(builder: PlanBuilder, node: ManagedNode, instance: Instance) -> Non
 def adopt(builder: PlanBuilder, instance: Instance) -> None:
     """No record of it exists: our journal was lost, or is older than the instance's name."""
     first_s = builder.world.fleet.first_seen_s(instance.host, instance.name)
+    if _job_of(builder, instance):
+        _take_over(builder, instance, "found with our tag and taken over")
+        return
     if builder.now_s < first_s + _ORPHAN_AGE_S and not _alone_and_wanted(builder, instance):
         builder.wake_at(first_s + _ORPHAN_AGE_S)
         stop_where_wanted(builder, instance)
         return
     _take_over(builder, instance, "found with our tag and taken over")
+
+
+def _job_of(builder: PlanBuilder, instance: Instance) -> str:
+    """The job that has the host and was told that this machine is within its allocation; empty: none."""
+    known = builder.world.hosts.get(instance.host)
+    jobs = builder.world.jobs_on(known.node) if known is not None and known.node else []
+    return next((job.id for job in jobs if job.active and named(job, instance.name)), "")
 
 
 def _alone_and_wanted(builder: PlanBuilder, instance: Instance) -> bool:
@@ -141,7 +153,7 @@ def _take_over(builder: PlanBuilder, instance: Instance, reason: str) -> None:
         builder.refuse(name, Goal.TAKE_OVER, because(Code.NOT_NAMED_BUSY, jobs=tuple(active)))
         return
     phase = Phase.EVICTING if builder.stopped(instance) else Phase.READY
-    held, now_s = frozen_in(builder, instance), float(builder.now_s)
+    held, now_s, job = frozen_in(builder, instance), float(builder.now_s), _job_of(builder, instance)
     node = ManagedNode(
         name,
         address or "",
@@ -154,6 +166,9 @@ def _take_over(builder: PlanBuilder, instance: Instance, reason: str) -> None:
         held=held,
         stop=NodeStop(now_s) if phase is Phase.EVICTING else None,
         flavour=_shape(builder, instance),
+        fleet=order_of(job, 1) if job else "",
+        job=job,
+        inside=bool(job),
     )
     unknown = because(Code.NOT_NAMED) if address is None else None
     if name not in builder.world.nodes:

@@ -132,7 +132,7 @@ def _suspend_again(builder: PlanBuilder, node: ManagedNode, seen: Node, going: S
 
 def _wait_aside(builder: PlanBuilder, node: ManagedNode, instance: Instance, unsuspended: Way | None) -> None:
     """Its own host is busy: go on elsewhere, or by the ladder."""
-    if waits_to_return(builder, node) and builder.host_is_free(node.host):
+    if waits_to_return(builder, node) and builder.is_free_for(node):
         return  # its host is not what it waits for
     if unsuspended is Way.REQUEUE:
         _give_to_queue(builder, node)
@@ -172,17 +172,17 @@ def _pardoned(builder: PlanBuilder, node: ManagedNode, verdict: Verdict) -> bool
 
 def _host_is_free_again(builder: PlanBuilder, node: ManagedNode) -> bool:
     """Return True if it can go back when some time is over: its jobs need not start over."""
-    free = builder.host_is_free(node.host) and not builder.budget_full()
+    free = builder.is_free_for(node) and not builder.budget_full()
     return free and node.name not in builder.world.closed
 
 
 def _go_back(builder: PlanBuilder, node: ManagedNode) -> bool:
     """Return to its own host once that has been free for long enough."""
     world, policies = builder.world, builder.policies
-    reason = closed(world, node.host, policies.limits)
+    reason = closed(world, node.host, policies.limits, node)
     if builder.busy_with(node):
         return True  # it is just being written to disk: what comes next depends on the outcome
-    if not reason:
+    if not reason and not world.inside(node):
         reason = too_short(world, node.host, policies, policies.gaps.return_pays_s)
         if reason:
             builder.awaits(Topic.TIME)
@@ -295,7 +295,7 @@ def _climb(builder: PlanBuilder, node: ManagedNode, instance: Instance) -> None:
 
 def _hopeless(builder: PlanBuilder, node: ManagedNode, rule: RungRule) -> Reason | None:
     """Return why to wait on here would be in vain, as far as the hours ahead are known."""
-    if not builder.taken(node.host):
+    if not builder.taken_from(node):
         return None
     reason = unsafe(builder, node) or in_vain(builder, node, node.held)
     if reason:
@@ -415,7 +415,7 @@ def _too_slow(builder: PlanBuilder, node: ManagedNode) -> bool:
     instance = builder.instance(node)
     if instance is None or instance.state is not InstanceState.RUNNING:
         return False
-    if not builder.taken(node.host):
+    if not builder.taken_from(node):
         return False
     limit_s = node.since_s + builder.rule(node).within_s
     builder.wake_at(limit_s)

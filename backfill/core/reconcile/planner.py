@@ -21,10 +21,11 @@ from backfill.core.reconcile.condemn import lost_with
 from backfill.core.reconcile.devices import lacking
 from backfill.core.reconcile.evicting import step_evicting, step_lost, step_throttled
 from backfill.core.reconcile.fleets import makes_parents, plan_fleets, step_parents
+from backfill.core.reconcile.inside import plan_inside, step_inside
 from backfill.core.reconcile.job_machines import plan_machines, step_machines
 from backfill.core.reconcile.orphans import catch_up, newer, not_known, step_left_over, step_orphans
 from backfill.core.reconcile.parked import step_moving, step_parked
-from backfill.core.reconcile.pressure import above_budget, fits_beside
+from backfill.core.reconcile.pressure import above_budget, fits_beside, within
 from backfill.core.reconcile.ready import plan_liveness, step_ready
 from backfill.core.reconcile.removing import step_draining, step_removing
 from backfill.core.reconcile.returning import step_returning
@@ -204,10 +205,14 @@ def _node(builder: PlanBuilder, name: str) -> None:
 
 def _machines(builder: PlanBuilder, name: str) -> None:
     """A job's own; or jobs that ask for some."""
-    if name:
-        step_machines(builder, name)
-    else:
+    own = builder.world.machines.get(name)
+    if not name:
         plan_machines(builder)
+        plan_inside(builder)
+    elif own is not None and own.inside:
+        step_inside(builder, own)
+    else:
+        step_machines(builder, name)
 
 
 def _fleets(builder: PlanBuilder, name: str) -> None:
@@ -371,6 +376,9 @@ def occupied(builder: PlanBuilder, host: str) -> Reason | None:
     if builder.world.parents_starting(host):
         return because(Code.PARENT_IN_MAKING, host=host)
     for instance in builder.world.fleet.instances_on(host):
+        if within(builder.world, instance):
+            continue
+        _await_word(builder, instance)
         if instance.state is InstanceState.UNKNOWN and instance.occupies_memory:
             said = Words(instance.problem)
             return because(Code.MAY_RUN, instance=instance.name, host=host, said=said)
@@ -379,6 +387,14 @@ def occupied(builder: PlanBuilder, host: str) -> Reason | None:
         if builder.policies.proof is Proof.MEMORY and instance.occupies_memory:
             return because(Code.STILL_IN_MEMORY, instance=instance.name, host=host)
     return None
+
+
+def _await_word(builder: PlanBuilder, instance: Instance) -> None:
+    """Look soon whether the job that it is part of has ended, or shares its host with the next one."""
+    node = builder.world.managed.get(instance.name)
+    if node is not None and builder.world.inside(node):
+        builder.watch(*filter(None, (builder.world.hosts[instance.host].node,)))
+        builder.awaits(Topic.READING)
 
 
 def _unsure(builder: PlanBuilder, host: str) -> Reason | None:

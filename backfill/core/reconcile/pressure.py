@@ -48,13 +48,13 @@ def leavers(world: World, policies: PolicySet, host: str) -> frozenset[str] | No
 
     Empty while a job's hook has spoken and Slurm has not shown yet how much the job got.
     """
-    names = frozenset(m.name for m in world.fleet.managed_on(host) if m.phase in _STEADY)
+    staying = [m for m in world.fleet.managed_on(host) if m.phase in _STEADY and not world.inside(m)]
+    names = frozenset(m.name for m in staying)
     if policies.victims.extent is Extent.HOST or not names:
         return None
     wanted = wanted_on(world, host)
     if wanted is None:
         return None if _waited_enough(world, policies, host) else frozenset()
-    staying = [m for m in world.fleet.managed_on(host) if m.phase in _STEADY]
     used = sum((policies.instances.flavour_of(m).resources for m in staying), NOTHING)
     room = capacity(world.hosts[host], policies.limits) - wanted
     excess = used - room
@@ -94,13 +94,20 @@ def fits_beside(world: World, policies: PolicySet, host: str) -> bool:
     wanted = wanted_on(world, host)
     if wanted is None:
         return False
-    there = world.fleet.instances_on(host)
+    there = [i for i in world.fleet.instances_on(host) if not within(world, i)]
     cpus = sum(i.resources.cpus for i in there if i.occupies_cpu)
     memory_mb = 0
     if policies.proof is Proof.MEMORY:
         memory_mb = sum(i.resources.memory_mb for i in there if i.occupies_memory)
     room = capacity(world.hosts[host], policies.limits) - wanted
     return cpus <= room.cpus and memory_mb <= room.memory_mb
+
+
+def within(world: World, instance: Instance) -> bool:
+    """Return True if an instance is part of what a job got that has its host, and takes nothing besides."""
+    node = world.managed.get(instance.name)
+    ours = node is not None and instance.tag.generation == node.generation and instance.host == node.host
+    return ours and node is not None and world.surely_inside(node)
 
 
 def _waited_enough(world: World, policies: PolicySet, host: str) -> bool:
@@ -149,7 +156,7 @@ def must_leave(builder: PlanBuilder, node: ManagedNode) -> bool:
     world, policies = builder.world, builder.policies
     if node.name in world.closed or node.name in builder.above_budget():
         return True
-    found = builder.taken(node.host)
+    found = builder.taken_from(node)
     if not found or found is MAINTENANCE:
         return bool(found)
     names = leavers(world, policies, node.host)
@@ -580,6 +587,7 @@ def give_cpus(builder: PlanBuilder, node: ManagedNode, instance: Instance) -> bo
 def stop_where_wanted(builder: PlanBuilder, instance: Instance) -> None:
     """Pause what nobody can take over now if its host is wanted: that costs it nothing but time."""
     host, name = instance.host, instance.name
-    if instance.state is InstanceState.RUNNING and builder.taken(host):
+    taken = builder.taken(host) and not within(builder.world, instance)
+    if instance.state is InstanceState.RUNNING and taken:
         reason = f"host {host} is wanted, and nothing is known yet of this instance with our tag"
         builder.do(PauseInstance(subject=name, generation=instance.tag.generation, reason=reason, host=host))

@@ -33,6 +33,7 @@ from backfill.core.reconcile.builder import PlanBuilder, Progress
 from backfill.core.reconcile.condemn import condemn, forgotten, lost, permit, work_on
 from backfill.core.reconcile.devices import see_to_devices
 from backfill.core.reconcile.held_jobs import go_on_together, marked_in, show, waits_for
+from backfill.core.reconcile.inside import is_over, let_in
 from backfill.core.reconcile.job_machines import kept_off
 from backfill.core.reconcile.pressure import begin_eviction, first_rung, give_cpus, must_leave
 
@@ -64,7 +65,7 @@ _CALLS = 2  # into a guest that Slurm does not hear, before nobody does
 def step_ready(builder: PlanBuilder, node: ManagedNode) -> None:
     """Watch over one node that takes jobs."""
     if must_leave(builder, node) or node.order is not None:
-        begin_eviction(builder, node)
+        begin_eviction(builder, node, doomed=is_over(builder, node))
         return
     if (why := kept_off(builder, node)) is not None:
         begin_eviction(builder, node, why=why)
@@ -309,7 +310,7 @@ def strangers(builder: PlanBuilder, node: ManagedNode, seen: Node) -> bool:
     image, found = image_of(builder.policies, node), False
     for job in builder.world.jobs_on(node.name):
         why = environments.keeps_out(image, job) if job.active else None
-        if node.job and job.active and job.id != node.job:
+        if node.job and job.active and job.id != node.job and not let_in(builder, node, job):
             why = because(Code.MACHINE_OF_JOB, node=node.name, job=node.job)
         if why is not None:
             found = True

@@ -15,7 +15,7 @@ from backfill.core.reconcile.reclaim import wanted_back
 
 def _has_to_leave(builder: PlanBuilder, node: ManagedNode) -> bool:
     """Return True if its own host is wanted now, or it is not to be at work there."""
-    free = builder.host_is_free(node.host) and node.name not in builder.world.closed
+    free = builder.is_free_for(node) and node.name not in builder.world.closed
     return not free or builder.budget_full() is not None
 
 

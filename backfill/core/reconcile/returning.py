@@ -43,7 +43,7 @@ _TRIES = 6
 
 def step_returning(builder: PlanBuilder, node: ManagedNode) -> None:
     """Drive one returning node a step further."""
-    if builder.taken(node.host):
+    if builder.taken_from(node):
         begin_eviction(builder, node)
         return
     if builder.blind:

@@ -67,7 +67,12 @@ class Checks:
             host = self._hosts.get(self._books.nodes[name].host or "")
             if host is None:
                 continue
-            alive = [i for i in host.instances.values() if i.machine.alive and not i.machine.throttled]
+            others = self._books.nodes[name].jobs.keys() - {job.id}
+            alive = [
+                i
+                for i in host.instances.values()
+                if i.machine.alive and not i.machine.throttled and i.spec.inside not in others
+            ]
             used = self._books.nodes[name].cpus_used + sum(i.spec.flavour.cpus for i in alive)
             for instance in alive:
                 if not self.shared or used > host.capacity.cpus:
@@ -109,7 +114,15 @@ class Checks:
     def _crowds(self, instance: SimInstance) -> None:
         host = self._hosts[instance.host]
         node = self._books.nodes.get(host.node or "")
-        started = [] if node is None else [j for j in node.jobs.values() if _started(j)]
+        there = {} if node is None else node.jobs
+        outer = self._books.jobs.get(instance.spec.inside)
+        if outer is not None and outer.state in ACTIVE and outer.id not in there:
+            self.complain(
+                "room",
+                f"instance {instance.spec.name} got CPU on {host.name}, which is not job "
+                f"{instance.spec.inside}'s, whose machine it is",
+            )
+        started = [j for j in there.values() if _started(j) and j.id != instance.spec.inside]
         cpus = sum(job.cpus_per_node for job in started) + instance.spec.flavour.cpus
         if started and cpus > host.capacity.cpus:
             self.complain(

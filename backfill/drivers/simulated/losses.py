@@ -213,7 +213,14 @@ class Losses:
 
     def _excuse(self, run: SimRun, going: Iterable[SimRun]) -> str:
         """Name the exception that allows this loss, or return an empty text."""
-        rules = (self._host_dead, self._ordered, self._silent, self._stranger, self._patience_over)
+        rules = (
+            self._host_dead,
+            self._ordered,
+            self._silent,
+            self._stranger,
+            self._patience_over,
+            self._outer_over,
+        )
         found = next((rule.__name__ for rule in rules if rule(run)), "")
         return found or (self._ladder_names_it.__name__ if self._ladder_names_it(run, going) else "")
 
@@ -269,6 +276,11 @@ class Losses:
         jobs = () if node is None else node.jobs.values()
         ends = [inf if j.time_limit_s is None else j.start_s + j.time_limit_s for j in jobs]
         return max(ends, default=self._decided_s) - self._decided_s
+
+    def _outer_over(self, run: SimRun) -> bool:
+        """It is in the machines of a job that is over, which its owner started it for."""
+        within = self._books.jobs[run.job].within
+        return bool(within) and self._books.jobs[within].state not in ACTIVE
 
     def _ladder_names_it(self, run: SimRun, going: Iterable[SimRun]) -> bool:
         """The policy's ladder ends with `requeue`, in so many words, and it is that far.

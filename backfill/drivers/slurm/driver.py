@@ -23,7 +23,7 @@ from backfill.drivers.slurm.checks import (
     reason_text,
 )
 from backfill.drivers.slurm.commands import SlurmTools
-from backfill.drivers.slurm.job_pins import release_node, release_pin, reserve
+from backfill.drivers.slurm.job_pins import inside_pin, pin_of, release_node, release_pin, reserve
 from backfill.drivers.slurm.lookup import Lookup, Resolve, resolve
 from backfill.drivers.slurm.reading.ahead import SHOW_RESERVATIONS
 from backfill.drivers.slurm.reading.paths import ReadPath
@@ -318,7 +318,19 @@ class SlurmManager(SlurmReader):
         job = self._pending(job_id)
         for name in nodes:
             self._node(checked(name, NODE_NAME, "node name"))
-        self._update_job(job_id, f"ReservationName={reserve(self, job, nodes)}")
+        reserve(self, pin_of(job_id), job, nodes)
+        self._update_job(job_id, f"ReservationName={pin_of(job_id)}")
+
+    def pin_inside(self, job_id: str, nodes: Sequence[str]) -> None:
+        """See WorkloadManager; the pin is a reservation that is called `inside_pin(job_id)`."""
+        job = self._job(job_id)
+        if job.state in ENDED:
+            raise NotFoundError(f"job {job_id}", "it has ended")
+        if not job.active:
+            raise BusyError(f"job {job_id}", f"it does not run ({job.state.value})")
+        for name in nodes:
+            self._node(checked(name, NODE_NAME, "node name"))
+        reserve(self, inside_pin(job_id), job, nodes)
 
     def unpin_job(self, job_id: str) -> None:
         """See WorkloadManager."""

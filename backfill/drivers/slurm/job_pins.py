@@ -18,6 +18,7 @@ from backfill.drivers.slurm.access import ReservationTools, reservation_call
 from backfill.ports.errors import BusyError, DriverError, NotFoundError
 
 PIN_PREFIX = "backfill-job-"
+INSIDE_PREFIX = "backfill-inside-"
 _NAMED = re.compile(r"^ReservationName=(\S+) .*?\bNodes=(\S*)")
 
 
@@ -26,9 +27,14 @@ def pin_of(job_id: str) -> str:
     return PIN_PREFIX + job_id.replace("+", ".")
 
 
-def reserve(tools: ReservationTools, job: Job, nodes: Sequence[str]) -> str:
-    """Keep the nodes for the job; the name of the reservation that it has to bear."""
-    name, listed = pin_of(job.id), f"Nodes={fold_hostlist(nodes)}"
+def inside_pin(job_id: str) -> str:
+    """Return the name of the reservation of machines within a job's allocation, for jobs of its owner."""
+    return INSIDE_PREFIX + job_id.replace("+", ".")
+
+
+def reserve(tools: ReservationTools, name: str, job: Job, nodes: Sequence[str]) -> None:
+    """Keep the nodes for the job's owner by a reservation of this name."""
+    listed = f"Nodes={fold_hostlist(nodes)}"
     subject = f"job {job.id}"
     try:
         reservation_call(tools, subject, "update", f"ReservationName={name}", listed)
@@ -37,13 +43,14 @@ def reserve(tools: ReservationTools, job: Job, nodes: Sequence[str]) -> str:
         who = (f"ReservationName={name}", f"Users={job.user}", listed)
         ever = ("StartTime=now", "Duration=UNLIMITED", flags)
         reservation_call(tools, subject, "create", "reservation", *who, *ever)
-    return name
 
 
 def release_pin(tools: ReservationTools, job_id: str) -> None:
-    """Take the job's reservation away; BusyError while the job is there."""
-    if pin_of(job_id) in _pins(tools):
-        _delete(tools, f"job {job_id}", pin_of(job_id))
+    """Take the job's reservations away; BusyError while it, or a job of its owner, is there."""
+    found = _pins(tools)
+    for pin in (pin_of(job_id), inside_pin(job_id)):
+        if pin in found:
+            _delete(tools, f"job {job_id}", pin)
 
 
 def release_node(tools: ReservationTools, name: str) -> bool:
@@ -51,7 +58,9 @@ def release_node(tools: ReservationTools, name: str) -> bool:
     for pin, nodes in _pins(tools).items():
         if name not in nodes:
             continue
-        if len(nodes) == 1:
+        if len(nodes) == 1 and pin.startswith(INSIDE_PREFIX):
+            _delete(tools, name, pin)
+        elif len(nodes) == 1:
             job_id = pin.removeprefix(PIN_PREFIX).replace(".", "+")
             with contextlib.suppress(DriverError):  # it has ended; otherwise 26.05 calls it in use
                 tools.scontrol(name, "update", f"JobId={job_id}", "ReservationName=")
@@ -74,4 +83,4 @@ def _delete(tools: ReservationTools, subject: str, pin: str) -> None:
 
 def _pins(tools: ReservationTools) -> dict[str, tuple[str, ...]]:
     found = filter(None, map(_NAMED.match, tools.reservation_lines()))
-    return {one[1]: parse_hostlist(one[2]) for one in found if one[1].startswith(PIN_PREFIX)}
+    return {one[1]: parse_hostlist(one[2]) for one in found if one[1].startswith((PIN_PREFIX, INSIDE_PREFIX))}

@@ -69,6 +69,7 @@ def _node(flat: Body) -> Body:
         "idle_since_s": _time(flat, "idle_since_s"),
         "flavour": None,
         "job": "",
+        "inside": False,
         "stood": [],
         "saved": None,
         "left": "",

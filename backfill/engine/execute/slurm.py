@@ -10,7 +10,7 @@ from backfill.core.model import changes as ch
 from backfill.engine.execute.confirm import end_job
 from backfill.engine.looking import Outside, guests_now, read_job, read_node
 from backfill.ports.capabilities import JobWarner
-from backfill.ports.errors import DriverError, RefusedError
+from backfill.ports.errors import BusyError, DriverError, RefusedError
 from backfill.ports.workload import NodeSpec
 
 
@@ -114,17 +114,30 @@ def _for_own_machines(outside: Outside, action: act.OwnMachinesAction) -> list[c
             manager.hold_job(action.job_id)
             _say(outside, action)
         case act.PinJob():
-            manager.pin_job(action.job_id, action.nodes)
+            pin = manager.pin_inside if action.inside else manager.pin_job
+            pin(action.job_id, action.nodes)
         case act.UnpinJob():
             manager.unpin_job(action.job_id)
         case act.ReleaseJob():
             _say(outside, action)
             manager.release_job(action.job_id)
+        case act.NameMachines():
+            manager.tell(action.job_id, action.text)
+        case act.EndInside():
+            _end_inside(outside, action)
         case act.RevokeJob():
             manager.revoke_job(action.job_id, action.reason)
         case _:
             assert_never(action)
     return read_job(outside, action.job_id)
+
+
+def _end_inside(outside: Outside, action: act.EndInside) -> None:
+    """Nothing of it is ended while Slurm shows the run whose machines these are."""
+    found = outside.manager.read_jobs([action.of]).get(action.of)
+    if found is not None and found.active and found.restarts == action.restarts:
+        raise BusyError(f"job {action.job_id}", f"job {action.of}, in whose machines it is, is still there")
+    outside.manager.cancel_job(action.job_id)
 
 
 def _say(outside: Outside, action: act.HoldJob | act.ReleaseJob) -> None:

@@ -11,7 +11,7 @@ from backfill.core.model.cluster import JobState
 from backfill.drivers.simulated.slurm.model import Partition, SimJob, SimNode
 
 # Jobs with the same wishes fail or fit together: one look per shape and pass is enough.
-Shape = tuple[str, int, int, int, str, tuple[str, ...], bool, tuple[str, ...]]
+Shape = tuple[str, int, int, int, str, tuple[str, ...], bool, tuple[str, ...], tuple[str, ...]]
 Rank = tuple[int, int, float, int]
 
 
@@ -133,4 +133,5 @@ def _shape(job: SimJob) -> Shape:
         job.required_nodes,
         job.exclusive,
         job.pins,
+        (job.within, job.user) if job.within else (),
     )

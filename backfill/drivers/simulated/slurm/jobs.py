@@ -257,7 +257,12 @@ def _fits(job: SimJob, node: SimNode, now_s: float) -> bool:
         return False
     if job.required_nodes and node.name not in job.required_nodes:
         return False
-    if node.pinned not in ("", job.id) or (job.pins and node.name not in job.pins):
+    if (
+        node.within != job.within
+        or (node.within and node.owner != job.user)
+        or node.pinned not in ("", job.id)
+        or (job.pins and node.name not in job.pins)
+    ):
         return False
     if job.features and not set(job.features.replace("&", ",").split(",")) <= set(node.features):
         return False

@@ -284,19 +284,32 @@ class SimulatedSlurm:
                 node.pinned = job_id
             self._jobs.wait(job)
 
+    def pin_inside(self, job_id: str, nodes: Sequence[str]) -> None:
+        """Keep the nodes for jobs of its owner that name it."""
+        with self._call("pin_inside", job_id):
+            job = self._known(job_id)
+            if job.state in ENDED:
+                raise NotFoundError(f"job {job_id}", f"has ended: {job.state}")
+            if job.state is JobState.PENDING:
+                raise BusyError(f"job {job_id}", f"is {job.state}")
+            chosen = [self._node(name) for name in nodes]
+            for node in chosen:
+                node.within, node.owner = job_id, job.user
+                self._books.refresh(node)
+
     def unpin_job(self, job_id: str) -> None:
         """Open the nodes to others, and the job to other nodes."""
         check_job_id(job_id)
         with self._call("unpin_job", job_id):
             job = self._books.known.get(job_id)
-            pinned = [node for node in self._books.nodes.values() if node.pinned == job_id]
+            pinned = [n for n in self._books.nodes.values() if job_id in (n.pinned, n.within)]
             if any(node.jobs for node in pinned):
                 raise BusyError(f"job {job_id}", "is still there")
             if job is not None:
                 self._open(job)
                 self._jobs.wait(job)
             for node in pinned:
-                node.pinned = ""
+                node.pinned = node.within = ""
                 self._books.refresh(node)
 
     def _open(self, job: SimJob) -> None:

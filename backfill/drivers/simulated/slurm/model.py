@@ -72,6 +72,7 @@ class SimJob(Viewed):
     held: bool = False
     held_by_owner: bool = False  # who alone can then release it, but for an admin
     pins: tuple[str, ...] = ()  # nodes of which it may have no others
+    within: str = ""  # the job in whose machines it is to run
     restarts: int = 0
     eligible_s: float = 0.0
     start_s: float = 0.0
@@ -168,6 +169,8 @@ class SimNode(Viewed):
     reservations: tuple[SimReservation, ...] = ()  # that are not over
     kept: str = ""  # the flag of the one that has begun
     pinned: str = ""  # the job that alone may start here
+    within: str = ""  # the job whose owner's jobs alone may start here, if they name it
+    owner: str = ""  # who that is
     cpus_used: int = 0
     memory_used_mb: int = 0
     jobs: dict[str, SimJob] = field(default_factory=dict)

@@ -93,9 +93,16 @@ end
 
 -- The daemon does not look at others, and the job would be held for ever.
 local function not_served(job_desc, partition)
-  if partition == "" or own.partitions[partition] or own.low[partition] then return end
+  if partition == "" or own.partitions[partition] or own.low[partition] or own.inside[partition] then
+    return
+  end
   if own.low_qos[job_desc.qos or ""] and not own.high[partition] then return end
   return "partition " .. partition .. " has no machines that are a job's own: name one of " .. own.served
+end
+
+-- Its machines are made on the nodes that it gets: it is neither held nor routed.
+local function has_nodes(job_desc, part_list)
+  return own.inside[partition_of(job_desc, part_list)]
 end
 
 local function asked_for(job_desc, part_list)
@@ -103,6 +110,7 @@ local function asked_for(job_desc, part_list)
   local found = by_options(job_desc) or word_in(extra) or word_in(job_desc.comment)
   if found then return found end
   local by_partition = own.partitions[partition_of(job_desc, part_list)]
+  if has_nodes(job_desc, part_list) then return end
   if names_feature(job_desc.features) or by_partition then return "" end
 end
 
@@ -168,19 +176,20 @@ end
 local function make_ready(job_desc, part_list, asked)
   local values, why = read(asked)
   why = why or not_served(job_desc, partition_of(job_desc, part_list))
-  why = why or contradiction(values, job_desc)
+  local inside = has_nodes(job_desc, part_list)
+  why = why or (not inside and contradiction(values, job_desc))
   if why then return why end
   local told = {}
   for _, one in ipairs(keys) do
     if values[one[1]] then told[#told + 1] = one[1] .. "=" .. values[one[1]] end
   end
-  if job_desc.priority ~= 0 then -- otherwise its owner holds it himself
+  if not inside and job_desc.priority ~= 0 then -- otherwise its owner holds it himself
     job_desc.priority = 0
     told[#told + 1] = "held=1"
   end
   local word = "backfill-vm" .. (#told > 0 and ":" .. table.concat(told, ",") or "")
   local said = job_desc.admin_comment
-  job_desc.features = routed(job_desc.features)
+  if not inside then job_desc.features = routed(job_desc.features) end
   job_desc.admin_comment = said and said ~= "" and said .. " " .. word or word
 end
 
@@ -201,7 +210,7 @@ local function undoes(job_desc, job_rec, uid)
   local stranger = for_another(job_desc.reservation)
   if stranger then return stranger end
   local word = word_in(job_rec.admin_comment)
-  if uid ~= job_rec.user_id or not word then return end
+  if uid ~= job_rec.user_id or not word or own.inside[job_rec.partition] then return end
   local priority, begins = job_desc.priority, job_desc.begin_time
   if not string.find(word, "held=1", 1, true) then priority = nil end -- his own hold, or an admin's
   local changed = (job_desc.features and "--constraint") or (job_desc.req_nodes and "--nodelist")
@@ -230,8 +239,8 @@ class MachineGate:
     """How jobs with machines of their own are routed: by a feature that their machines have.
 
     `partitions`: each job there has them; `low`: jobs there may, and with a QOS of `low_qos` wherever it
-    is not `high`. `extra`: this release of Slurm has --extra. An empty feature: nothing is added to
-    constraints.
+    is not `high`; `inside`: jobs there may have them on the nodes that they get. `extra`: this release
+    of Slurm has --extra. An empty feature: nothing is added to constraints.
     """
 
     feature: str
@@ -239,6 +248,7 @@ class MachineGate:
     low: tuple[str, ...] = ()
     low_qos: tuple[str, ...] = ()
     high: tuple[str, ...] = ()
+    inside: tuple[str, ...] = ()
     extra: bool = False
 
 
@@ -251,10 +261,10 @@ def machines_part(gate: MachineGate | None) -> str:
 
 def _settings(gate: MachineGate) -> Iterable[str]:
     yield f"feature = {quoted(gate.feature)}"
-    for name in ("partitions", "low", "low_qos", "high"):
+    for name in ("partitions", "low", "low_qos", "high", "inside"):
         members = ", ".join(f"[{quoted(one)}] = true" for one in getattr(gate, name))
         yield f"{name} = {{ {members} }}"
-    yield f"served = {quoted(', '.join((*gate.low, *gate.partitions)))}"
+    yield f"served = {quoted(', '.join((*gate.low, *gate.partitions, *gate.inside)))}"
     yield f"extra = {str(gate.extra).lower()}"
     yield f"pin = {quoted(PIN_PREFIX)}"
     yield "no_val = slurm.NO_VAL or 4294967294"
