@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
+import backfill
 from tests.real.daemon_rig import PAUSE, REQUEUE, DaemonRig, daemon_lab
 from tests.real.mpi_rig import MPI, RingJob
 
 pytestmark = pytest.mark.real
+ROOT = Path(backfill.__file__).parents[1]
 # Nothing waits for its host when another one has room.
 MIGRATE = {"rung": "migrate", "within_s": 600}
 
@@ -51,6 +55,51 @@ def test_one_guest_of_a_job_moves_and_the_sums_stay_right(rig: DaemonRig) -> Non
     assert rig.state(high) == "RUNNING"
     assert job.finish() >= before
     rig.release(high)
+
+
+def test_a_job_on_bare_metal_has_machines_on_its_nodes_and_runs_mpi_over_them(rig: DaemonRig) -> None:
+    """Both hosts are its own; a launcher in its script starts the ranks, and nothing is left at its end."""
+    rig.restart(own_machines={"enabled": True, "inside": ["batch"]}, **MPI)
+    job = script(rig, f"{launcher(rig)} -np 2 /usr/local/bin/ring 20 10")
+    rig.until(
+        lambda: rig.state(job) not in ("PENDING", "RUNNING", "COMPLETING"), what=f"the end of job {job}"
+    )
+    said = (rig.lab.shared / "jobs" / f"{job}.said").read_text()
+    assert rig.state(job) == "COMPLETED", said
+    assert re.search(r"ring 2 20 [0-9a-f]{16} ok", said), said
+    rig.until(lambda: not rig.nodes(), what="the end of its machines")
+    assert not any(rig.domains().values())
+    assert "backfill-inside" not in rig.ctl("scontrol", "show", "reservation")
+
+
+def test_what_runs_in_them_ends_with_the_job(rig: DaemonRig) -> None:
+    """It is cancelled while a program runs there, of which nothing is left, nor of the machines."""
+    rig.restart(own_machines={"enabled": True, "inside": ["batch"]}, **MPI)
+    job = script(rig, f"{launcher(rig)} --mpi none -np 2 sleep 3600")
+    rig.until(lambda: inner(rig, job), what="the program in its machines")
+    (other,) = inner(rig, job)
+    assert rig.show(other)["UserId"] == rig.show(job)["UserId"]
+    rig.cancel(job)
+    rig.until(lambda: not inner(rig, job), what="the end of what ran there")
+    rig.until(lambda: not rig.nodes(), what="the end of its machines")
+    assert not any(rig.domains().values())
+
+
+def launcher(rig: DaemonRig) -> str:
+    """`backfill run`, as a job's script calls it."""
+    return f"PYTHONPATH={ROOT} /usr/bin/python3 -B -m backfill run"
+
+
+def script(rig: DaemonRig, line: str) -> str:
+    """A job with both hosts to itself that asks for a machine on each, and does this there."""
+    said = rig.lab.shared / "jobs" / "%j.said"
+    asks = ("--exclusive", "--comment=backfill-vm:cpus=1,mem=400")
+    return rig.submit("-p", "batch", "-N", "2", *asks, "-o", str(said), "--wrap", line)
+
+
+def inner(rig: DaemonRig, job: str) -> list[str]:
+    """What runs in the machines of a job."""
+    return rig.ctl("squeue", "-h", "-t", "R", "-n", f"in-{job}", "-o", "%i").split()
 
 
 def started(rig: DaemonRig) -> RingJob:
