@@ -12,6 +12,8 @@ MPI: dict[str, Any] = {
     "placement": {"order": "spread", "cpu_overcommit": 2},
     "limits": {"max_instances": 8, "max_per_host": 4},
 }
+# A job in one of these no longer runs: one that is pending again was put back.
+ENDED = ("COMPLETED", "FAILED", "NODE_FAIL", "CANCELLED", "PENDING")
 _SAID = re.compile(r"ring (?P<ranks>\d+) (?P<rounds>\d+) (?P<sum>[0-9a-f]{16}) ok\n")
 
 
@@ -52,7 +54,7 @@ class RingJob:
         self.rig.until(
             lambda: min(self.rounds()) >= before + more or self._ended(), what=f"rounds of {self.id}"
         )
-        assert not self._ended(), self.rig.picture()
+        assert not self._ended(), self._end()
         return min(self.rounds())
 
     def _ready(self) -> bool:
@@ -60,7 +62,18 @@ class RingJob:
         return all(managed.get(name, {}).get("phase") == "ready" for name in self.nodes())
 
     def _ended(self) -> bool:
-        return self.rig.state(self.id) in ("COMPLETED", "FAILED", "NODE_FAIL", "CANCELLED", "PENDING")
+        return self.rig.state(self.id) in ENDED
+
+    def _end(self) -> str:
+        """How it ended: Slurm's record of it, what its ranks said, and the daemon's picture."""
+        record = self.rig.ctl("scontrol", "show", "job", self.id, check=False)
+        managed = self.rig.nodes()
+        said = [
+            self.rig.out_of_guest(str(managed[name]["host"]), name, f"cat /tmp/ring.{self.id} 2>&1 || :")
+            for name in self.nodes()
+            if name in managed
+        ]
+        return "\n".join([record, *said, self.rig.picture()])
 
     def finish(self) -> int:
         """Tell it that it is enough; the rounds it has done, all of them with the right sum.
@@ -70,9 +83,11 @@ class RingJob:
         host, name = self.hosts()[0], self.nodes()[0]
 
         def completed() -> bool:
-            if self.rig.state(self.id) == "COMPLETED":
+            # One reading decides: a job that ends between two of them has ended well all the same.
+            state = self.rig.state(self.id)
+            if state == "COMPLETED":
                 return True
-            assert not self._ended(), self.rig.picture()
+            assert state not in ENDED, self._end()
             # slurmd drops a signal while it is still busy with a resume, so it is sent until heard.
             self.rig.ctl("scancel", "--signal=USR1", self.id, check=False)
             return False
