@@ -31,6 +31,8 @@ class Errands:
 
     def __init__(self) -> None:
         self._known: OrderedDict[str, Body] = OrderedDict()
+        # Who still waits to hear how one ended.
+        self._notes: dict[str, Note] = {}
         self._lock = threading.Lock()
         self._numbers = count(1)
 
@@ -42,9 +44,17 @@ class Errands:
                 raise CommandError(f"{busy} is under way, one at a time; ask again when it is done")
             name = f"{kind}-{next(self._numbers)}"
             self._known[name] = {"id": name, "state": "running", "problems": [], "found": None}
+            self._notes[name] = note
             self._forget_old()
-        threading.Thread(target=self._work, args=(name, work, note), name=kind, daemon=True).start()
+        threading.Thread(target=self._work, args=(name, work), name=kind, daemon=True).start()
         return {"id": name}
+
+    def close(self) -> None:
+        """Note of all that are under way that the daemon ends first; it does not wait for them."""
+        with self._lock:
+            left, self._notes = self._notes, {}
+        for note in left.values():
+            note("unknown: the daemon ended while this was under way; look, and begin it again")
 
     def told(self, body: Body, kind: str = "") -> Body:
         """Return how far one has come. `kind`: only one of this kind is told of; empty: of any."""
@@ -64,7 +74,7 @@ class Errands:
         for name in over[: max(0, len(self._known) - _MOST_KEPT)]:
             del self._known[name]
 
-    def _work(self, name: str, work: Work, note: Note) -> None:
+    def _work(self, name: str, work: Work) -> None:
         try:
             ended = work()
         except (CommandError, DriverError, ValueError) as error:
@@ -76,7 +86,9 @@ class Errands:
         with self._lock:
             state = "failed" if problems else "done"
             self._known[name] = {**self._known[name], **ended, "state": state}
-        note(f"failed: {problems}" if problems else "ok")
+            note = self._notes.pop(name, None)
+        if note is not None:
+            note(f"failed: {problems}" if problems else "ok")
 
 
 def _of(kind: str, name: str) -> bool:

@@ -46,7 +46,7 @@ class LongOrders:
         self._look, self._play = look, play
         self._errands = Errands()
         self._files = threading.Lock()
-        self.told = self._errands.told
+        self.told, self.close = self._errands.told, self._errands.close
         self.known: dict[str, Callable[[Body, Note], Body]] = {
             "verify": self._verify,
             "restore": self._restore,

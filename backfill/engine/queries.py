@@ -96,6 +96,10 @@ class Queries:
         self._apart = {"reload": self._reload, "look": self._look}
         self._writers = frozenset({*self._commands, *self._apart, *self._long.known})
 
+    def close(self) -> None:
+        """Note in the audit log of each long act under way that the daemon ended before it."""
+        self._long.close()
+
     def answer(self, body: Body, uid: int) -> Body:
         """Return the answer, or `{"error": sentence}`. Never raises."""
         name = str(body.get("ask", ""))

@@ -22,7 +22,7 @@ from backfill.drivers.simulated.slurm.books import Manners
 from backfill.drivers.simulated.world import SimulatedWorld
 from backfill.drivers.store.memory import MemoryJournal
 from backfill.engine.daemon import Daemon, Pace, Right
-from backfill.engine.errands import Body
+from backfill.engine.errands import Body, Player
 from backfill.engine.gate import Gatekeeper
 from backfill.engine.listener import Listener
 from backfill.engine.looking import Outside
@@ -111,6 +111,7 @@ class LivingDaemon:
     ) -> None:
         self._right, self._tokens = right, tokens
         self.audit = AuditMemory()
+        self.play: Player = played
         self._policyfile = policyfile
         self.sim = SimulatedWorld(boot_s=1.0, manners=Manners(hook_timeout_s=3600.0, private=private))
         self.sim.add_partition("htc", tier=1, feature="backfill")
@@ -134,8 +135,9 @@ class LivingDaemon:
             self._policy, outside, self.journal, pace, policyfile=self._policyfile, right=self._right
         )
         self.daemon.privacy.read()
-        answer = Queries(self.daemon, a_gate(self.daemon, self.audit, self._tokens), played).answer
-        self._listener = Listener(self.daemon.inbox, answer, 30.0, refused=self.daemon.refused)
+        gate = a_gate(self.daemon, self.audit, self._tokens)
+        self._queries = Queries(self.daemon, gate, lambda text: self.play(text))
+        self._listener = Listener(self.daemon.inbox, self._queries.answer, 30.0, refused=self.daemon.refused)
         self._listener.listen_unix(self.socket)
         self._thread = threading.Thread(target=self._run, name="daemon")
         self.why = ""
@@ -152,6 +154,7 @@ class LivingDaemon:
     def stop(self) -> None:
         """End the daemon and take its socket away."""
         self._listener.close()
+        self._queries.close()
         self.daemon.inbox.put(Stop("the test is over"))
         self._thread.join()
 

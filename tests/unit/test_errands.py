@@ -50,6 +50,28 @@ def test_one_of_a_kind_goes_on_at_a_time() -> None:
     assert noted == ["ok"] * 3
 
 
+def test_the_end_of_the_daemon_is_noted_once_of_what_is_under_way() -> None:
+    """Nobody waits for it; what ends later is not noted again, and what ended before is left alone."""
+    go_on, errands, noted = threading.Event(), Errands(), Noted()
+
+    def work() -> Body:
+        go_on.wait(_PATIENCE_S)
+        return {"found": {}}
+
+    before = errands.begin("drift", lambda: {"found": {}}, noted)["id"]
+    assert _ended(errands, before, noted)["state"] == "done"
+    name = errands.begin("verify", work, noted)["id"]
+    errands.close()
+    assert noted == ["ok", "unknown: the daemon ended while this was under way; look, and begin it again"]
+    go_on.set()
+    deadline_s = time.monotonic() + _PATIENCE_S
+    while errands.told({"id": name})["state"] == "running":
+        assert time.monotonic() < deadline_s
+        time.sleep(0.001)
+    errands.close()
+    assert len(noted) == 2
+
+
 def _refuses() -> Body:
     raise RefusedError("bm1", "it is not allowed")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,10 +10,10 @@ from pathlib import Path
 import httpx
 import pytest
 
-from backfill.engine.errands import MOST_TEXT
+from backfill.engine.errands import MOST_TEXT, Body
 from backfill.ui.cli import main
 from backfill.ui.web import answers
-from tests.unit.living_daemon import LivingDaemon, living
+from tests.unit.living_daemon import LivingDaemon, living, played
 from tests.unit.web_service import BO, CY, Names, asked, with_roles
 
 _PATIENCE_S = 60.0
@@ -42,6 +43,25 @@ def test_an_operator_follows_one_by_the_api(web: httpx.Client) -> None:
     assert told.found is not None
     assert told.found.figures["against"].worked_core_h == 2.0
     assert web.get("/api/v1/policy/previews/preview-99").status_code == 404
+
+
+def test_the_audit_log_tells_of_one_that_the_daemon_did_not_outlive(tmp_path: Path) -> None:
+    """Who began it reads there that its end is not known, and not only that it was begun."""
+    go_on = threading.Event()
+
+    def played_for_ever(text: str) -> Body:
+        go_on.wait(_PATIENCE_S)
+        return played(text)
+
+    with living(tmp_path, with_roles(), tokens=Names()) as short, asked(short.socket, BO) as client:
+        short.play = played_for_ever
+        assert client.post("/api/v1/policy/previews", json={"text": "cluster: c"}).status_code == 202
+    go_on.set()
+    results = [entry["result"] for entry in short.audit.entries if entry["what"] == "preview"]
+    assert results == [
+        "begun",
+        "unknown: the daemon ended while this was under way; look, and begin it again",
+    ]
 
 
 def test_a_reader_may_look_and_not_begin(web: httpx.Client, daemon: LivingDaemon) -> None:

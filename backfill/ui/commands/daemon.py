@@ -322,8 +322,8 @@ def _work(
     )
     daemon.privacy.read()  # before anybody asks
     play = DayPlayer(config.source.absolute(), file.absolute())
-    answer = Queries(daemon, gate(config, lambda: daemon.cycle.policies.access), play).answer
-    listener = Listener(daemon.inbox, answer, _HOOK_PATIENCE_S, trust, daemon.refused)
+    queries = Queries(daemon, gate(config, lambda: daemon.cycle.policies.access), play)
+    listener = Listener(daemon.inbox, queries.answer, _HOOK_PATIENCE_S, trust, daemon.refused)
     _on_signals(daemon.inbox)
     try:
         listener.listen_unix(Path(settings.socket))
@@ -336,6 +336,7 @@ def _work(
         return UNAVAILABLE if right is not None and right.lost else OK
     finally:
         listener.close()
+        queries.close()
         if outside.provisioner is not None:
             outside.provisioner.close()
         if outside.pool is not None:
