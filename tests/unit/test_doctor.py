@@ -179,6 +179,11 @@ def _directory(**changes: Any) -> Plant:
     return _facts(directories={"/srv/backfill": replace(PlaceFacts("/srv/backfill", free_mb=1e6), **changes)})
 
 
+def _unmounted_here(facts: Facts) -> Facts:
+    """The hosts have it mounted, and so do not see what is put into the bare mount point here."""
+    return _folder("/srv/backfill", HostFolder())(_directory(unmounted="/srv")(facts))
+
+
 _bare = _facts(
     images={"default": ImageFacts({"kernel": KERNEL, "initrd": INITRD, "disk": DISK}, systemd=False)}
 )
@@ -267,6 +272,7 @@ PLANTS: tuple[tuple[Defect, str, Plant], ...] = (
     (Defect.IMAGE_NOT_ON_HOST, "no folder", _folder("/i", HostFolder("No such file", missing=True))),
     (Defect.IMAGE_NOT_ON_HOST, "half", _image(disk=replace(DISK, size=70))),
     (Defect.DIRECTORY, "directory", _directory(problem="Read-only file system", free_mb=None)),
+    (Defect.DIRECTORY, "not mounted here", _unmounted_here),
     (Defect.DIRECTORY_NOT_SHARED, "mount", _folder("/srv/backfill", HostFolder())),
     (Defect.DIRECTORY_FULL, "room", _directory(free_mb=12.0)),
     (Defect.DIRECTORY_CLOSED, "way", _directory(closed_at=("/srv", 0, 0))),
@@ -293,6 +299,16 @@ def test_each_planted_fault_is_found_alone(defect: Defect, which: str, plant: Pl
     told = found[0].to_json()
     assert all(told[key] for key in ("code", "grade", "about", "what", "why"))
     assert told["mend"] or which in ("hint",)
+
+
+def test_a_directory_that_a_host_has_not_mounted_is_named_with_its_mount_point(tmp_path: Path) -> None:
+    """The share may be mounted further up than the directory of the policy file."""
+    missing = _folder("/srv/backfill", HostFolder("No such file or directory", missing=True))
+    (found,) = examine(missing(_directory(mount="/srv")(sound(tmp_path)))).all
+    assert "/srv/backfill on bm1 is not the directory of that name here" in found.what
+    assert found.mend.startswith("mount the shared directory at /srv, which has /srv/backfill, on bm1")
+    (found,) = examine(missing(_directory(mount="/srv/backfill")(sound(tmp_path)))).all
+    assert found.mend.startswith("mount the shared directory at /srv/backfill on bm1")
 
 
 def test_a_slurmd_as_old_as_slurmctld_or_older_fits(tmp_path: Path) -> None:
@@ -406,6 +422,22 @@ def test_a_directory_is_written_and_left_as_it_was(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
     with places.write_into(str(tmp_path / "none")) as (place, name):
         assert (place.problem, place.there, name) == ("No such file or directory", False, "")
+
+
+def test_the_mount_point_of_a_directory_is_known_and_whether_fstab_s_is_mounted(tmp_path: Path) -> None:
+    fstab = tmp_path / "fstab"
+    fstab.write_text(
+        f"# nfs:/old {tmp_path} nfs4 rw 0 0\nnfs:/a {tmp_path} nfs4 rw 0 0\nproc /proc proc rw 0 0\n"
+    )
+    (tmp_path / "guests").mkdir()
+    with places.write_into(str(tmp_path / "guests"), fstab) as (place, _):
+        assert place.unmounted == str(tmp_path)
+    with places.write_into(str(tmp_path / "none"), fstab) as (place, _):
+        assert (place.problem, place.unmounted) == ("No such file or directory", str(tmp_path))
+    with places.write_into("/dev/shm", tmp_path / "no-fstab") as (place, _):
+        assert (place.mount, place.unmounted) == ("/dev/shm", "")
+    with places.write_into("/dev/shm", fstab) as (place, _):
+        assert place.unmounted == ""
 
 
 def test_what_can_be_made_counts_as_writable(tmp_path: Path) -> None:

@@ -49,7 +49,8 @@ class PlaceFacts:
 
     `start`: the first bytes of a file; `free_mb`: room in a directory; `ahead_s`: how far a new
     file's date is ahead of this machine's clock; `closed_at`: the first directory on the way that
-    others may not enter, with its owner and group.
+    others may not enter, with its owner and group; `mount`: the mount point that it lies below, empty
+    for the root's; `unmounted`: one that fstab has on the way, where nothing is mounted.
     """
 
     path: str
@@ -60,6 +61,8 @@ class PlaceFacts:
     free_mb: float | None = None
     ahead_s: float = 0.0
     closed_at: tuple[str, int, int] | None = None
+    mount: str = ""
+    unmounted: str = ""
 
 
 @dataclass(frozen=True, slots=True)

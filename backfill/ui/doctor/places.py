@@ -14,6 +14,7 @@ from backfill.ui.doctor.facts import PlaceFacts
 _START = 0x210  # as far as a kernel's mark
 _MB = 1024 * 1024
 _OTHERS_ENTER = 0o001
+_FSTAB = Path("/etc/fstab")
 
 
 def read_file(path: str) -> PlaceFacts:
@@ -26,8 +27,9 @@ def read_file(path: str) -> PlaceFacts:
 
 
 @contextlib.contextmanager
-def write_into(path: str) -> Iterator[tuple[PlaceFacts, str]]:
+def write_into(path: str, fstab: Path = _FSTAB) -> Iterator[tuple[PlaceFacts, str]]:
     """Put a file into a directory; yield what came of it, and the file's name while it is there."""
+    unmounted = _unmounted(Path(path), fstab)
     try:
         with tempfile.NamedTemporaryFile(dir=path, prefix="backfill-doctor-") as file:
             seen = os.fstat(file.fileno())
@@ -36,10 +38,13 @@ def write_into(path: str) -> Iterator[tuple[PlaceFacts, str]]:
                 free_mb=_free_mb(Path(path)),
                 ahead_s=seen.st_mtime - time.time(),
                 closed_at=_closed_at(Path(path)),
+                mount=_mount(Path(path)),
+                unmounted=unmounted,
             )
             yield place, Path(file.name).name
     except OSError as error:
-        yield PlaceFacts(path, error.strerror or str(error), not isinstance(error, FileNotFoundError)), ""
+        problem, there = error.strerror or str(error), not isinstance(error, FileNotFoundError)
+        yield PlaceFacts(path, problem, there, unmounted=unmounted), ""
 
 
 def may_write(path: str) -> PlaceFacts:
@@ -57,6 +62,22 @@ def may_write(path: str) -> PlaceFacts:
 def _free_mb(path: Path) -> float:
     room = os.statvfs(path)
     return room.f_bavail * room.f_frsize / _MB
+
+
+def _mount(path: Path) -> str:
+    """Return the mount point that a directory lies in; empty where that is the root."""
+    return next((str(place) for place in (path, *path.parents[:-1]) if place.is_mount()), "")
+
+
+def _unmounted(path: Path, fstab: Path) -> str:
+    """Return the deepest mount point of fstab on the way to a directory, if nothing is mounted there."""
+    try:
+        lines = [line.split() for line in fstab.read_text().splitlines()]
+    except OSError:
+        return ""
+    points = {words[1] for words in lines if len(words) > 3 and not words[0].startswith("#")}
+    place = next((place for place in (path, *path.parents[:-1]) if str(place) in points), None)
+    return "" if place is None or place.is_mount() else str(place)
 
 
 def _closed_at(path: Path) -> tuple[str, int, int] | None:

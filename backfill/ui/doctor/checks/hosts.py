@@ -99,12 +99,23 @@ def shared_files(facts: Facts) -> Iterator[Finding]:
         if seen is None:
             continue
         folder = seen.folders.get(host.directory)
-        if folder is not None and host.marker and host.marker not in folder.files:
+        here = facts.directories.get(host.directory)
+        wrong_here = here is not None and here.unmounted  # what that host has is right, perhaps
+        if folder is not None and host.marker and host.marker not in folder.files and not wrong_here:
             why = folder.problem or "a file that was put there from here is not there"
             what = f"{host.directory} on {host.name} is not the directory of that name here: {why}"
-            mend = f"mount the shared directory at {host.directory} on {host.name}, or give the host its own"
+            mend = (
+                f"mount the shared directory {_mounted(here, host)} on {host.name}, or give the host its own"
+            )
             yield Finding(Defect.DIRECTORY_NOT_SHARED, host.name, what, mend)
         yield from _images_on(facts, host)
+
+
+def _mounted(here: PlaceFacts | None, host: HostFacts) -> str:
+    """Say what is to be mounted: the directory itself, or the mount that it lies in here."""
+    if here is None or here.mount in ("", host.directory):
+        return f"at {host.directory}"
+    return f"at {here.mount}, which has {host.directory},"
 
 
 def _images_on(facts: Facts, host: HostFacts) -> Iterator[Finding]:

@@ -192,6 +192,10 @@ def directories(facts: Facts) -> Iterator[Finding]:
     """Instances' directories can be written and have room, and QEMU's user gets in."""
     who, memory_mb = facts.who.name, facts.config.policies.instances.flavour.memory_mb
     for path, place in sorted(facts.directories.items()):
+        if place.unmounted:
+            what = f"{path} lies in {place.unmounted}, which /etc/fstab has and which is not mounted here"
+            yield Finding(Defect.DIRECTORY, path, what, f"mount {place.unmounted}")
+            continue
         if place.problem:
             what = f"{who} cannot write {path}: {place.problem}"
             yield Finding(
