@@ -172,14 +172,10 @@ def build_deb(out: Path, suite: str, packages: Sequence[str], mark: str, more: d
         (tree / "debian/source").mkdir()
         (tree / "debian/source/format").write_text("3.0 (native)\n")
         fill(tree / "debian/changelog", f"{VERSION}+{mark}")
-        own = suite == "bookworm"
-        compile_all = "python3 -m compileall -q /usr/lib/backfill/lib >/dev/null || true" if own else ""
-        clean = (
-            "find /usr/lib/backfill -name __pycache__ -type d -prune -exec rm -rf {} + || true" if own else ""
-        )
-        for script, text in (("postinst", compile_all), ("prerm", clean)):
-            path = tree / f"debian/backfill.{script}"
-            path.write_text(path.read_text().replace("#COMPILE#", text).replace("#CLEAN#", text))
+        # Byte code of other users of that environment; what it is installed with, dpkg knows.
+        clean = "find /usr/lib/backfill -name __pycache__ -type d -prune -exec rm -rf {} + || true"
+        prerm = tree / "debian/backfill.prerm"
+        prerm.write_text(prerm.read_text().replace("#CLEAN#", clean if suite == "bookworm" else ""))
         with clean_root(suite, packages, {Path(folder): "/build"}) as root:
             root.run(
                 f"cd /build/{tree.name} && export SOURCE_DATE_EPOCH={commit_s()} && "
