@@ -15,6 +15,8 @@ from tests.real.daemon_rig import DaemonRig, lab_name
 
 NODES, CPUS, MEMORY_MB = 4, 2, 512
 HOSTS = 2
+# The suite of 24.11 asks, after each of its files, for every job it has submitted since its start.
+_CONF = ("MinJobAge=86400",)
 # All nodes are virtual, as at a site whose hypervisors are no nodes of Slurm.
 _POLICY: dict[str, Any] = {
     "priorities": {"low": ["htc"], "high": []},
@@ -58,7 +60,7 @@ def virtual(release: str) -> Iterator[tuple[Lab, str]]:
 
 @contextmanager
 def _lab(name: str, release: str, **shape: Any) -> Iterator[Lab]:
-    spec = LabSpec(name=lab_name(name), tally=False, slurm_version=release, **shape)
+    spec = LabSpec(name=lab_name(name), tally=False, slurm_version=release, extra_conf=_CONF, **shape)
     lab = Lab.up(roots.equip(spec), tied=True)
     try:
         yield lab
