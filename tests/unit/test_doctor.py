@@ -16,6 +16,7 @@ from backfill.config.model import Config, GuestNetworkEntry
 from backfill.core.model.cluster import Node, NodeBase, SlurmSettings, SlurmVersion
 from backfill.drivers.libvirt.inspection import HostFile, HostFolder, HostInspection
 from backfill.ui.cli import main
+from backfill.ui.commands import doctor
 from backfill.ui.commands.hook_check import Found
 from backfill.ui.commands.options_check import OptionsFound
 from backfill.ui.doctor import network, places
@@ -384,6 +385,19 @@ def test_every_defect_can_be_planted() -> None:
     assert {defect for defect, _, _ in PLANTS} | others == set(Defect)
 
 
+def test_what_could_not_be_looked_at_is_not_said_to_be_well(tmp_path: Path) -> None:
+    """Without Slurm or without a single host, some checks have nothing before them."""
+    assert examine(sound(tmp_path)).unseen == {}
+    dumb = examine(_facts(slurm=None, slurm_problem="no answer")(sound(tmp_path)))
+    assert dumb.unseen["slurm.conf has what we need"] == "Slurm does not answer"
+    assert "hosts can run such guests" not in dumb.unseen
+    silent = HostFacts("bm1", "cannot reach libvirt on bm1", directory="/srv/backfill")
+    dark = examine(_facts(hosts=(silent,))(sound(tmp_path)))
+    assert set(dark.unseen.values()) == {"no host is seen"}
+    half = examine(_facts(hosts=(silent, _host()))(sound(tmp_path)))
+    assert half.unseen == {}
+
+
 # --- looking ---------------------------------------------------------------------------------------
 
 
@@ -394,6 +408,20 @@ def test_a_missing_policy_file_is_the_first_fault(tmp_path: Path, capsys: pytest
     assert found["code"] == "policy-unreadable"
     assert "backfill setup" in found["mend"]
     assert told["sound"] is False
+
+
+def test_a_check_without_anything_to_look_at_has_no_mark(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    facts = _facts(slurm=None, slurm_problem="no answer")(sound(tmp_path))
+    monkeypatch.setattr(doctor, "look", lambda config: facts)
+    path = str(tmp_path / "policy.yaml")
+    assert main(["doctor", "--config", path]) == 1
+    shown = capsys.readouterr().out
+    assert "- slurm.conf has what we need: not looked at, Slurm does not answer" in shown
+    assert "\u2713 slurm.conf has what we need" not in shown
+    assert main(["doctor", "--config", path, "--json"]) == 1
+    assert json.loads(capsys.readouterr().out)["unseen"]["a hook is heard"] == "Slurm does not answer"
 
 
 def test_mistakes_of_the_file_are_told_with_their_lines(

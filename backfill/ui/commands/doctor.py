@@ -8,6 +8,7 @@ import importlib
 import os
 import pwd
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 from backfill.config import ConfigError, load
@@ -99,7 +100,8 @@ def _diagnose(args: argparse.Namespace) -> Diagnosis:
             )
         return Diagnosis(((title, tuple(found)),))
     facts = look(config)
-    diagnosis = Diagnosis(((title, ()), *examine(facts).findings))
+    seen = examine(facts)
+    diagnosis = replace(seen, findings=((title, ()), *seen.findings))
     return _with_a_guest(args, facts, diagnosis) if args.boot else diagnosis
 
 
@@ -108,9 +110,9 @@ def _with_a_guest(args: argparse.Namespace, facts: Facts, diagnosis: Diagnosis) 
     if diagnosis.has(Grade.FAULT):
         what = "no guest was made, because of the faults above"
         skipped = Finding(Defect.GUEST, "guest", what, "mend them first", Grade.UNKNOWN)
-        return Diagnosis((*diagnosis.findings, (_LIFE, (skipped,))))
+        return diagnosis.then(_LIFE, (skipped,))
     tell = _to_nobody if args.json else _to_stderr
-    return Diagnosis((*diagnosis.findings, (_LIFE, tuple(live(facts, args.host, tell)))))
+    return diagnosis.then(_LIFE, live(facts, args.host, tell))
 
 
 _LIFE = "a guest is made, proven, paused, suspended and ended"
@@ -139,11 +141,13 @@ def _show(args: argparse.Namespace, diagnosis: Diagnosis) -> int:
                 "checks": {
                     title: [finding.to_json() for finding in found] for title, found in diagnosis.findings
                 },
+                "unseen": dict(diagnosis.unseen),
             }
         )
         return status
     for title, found in diagnosis.findings:
-        print(f"{_mark(found)} {title}")
+        why = diagnosis.unseen.get(title, "") if not found else ""
+        print(f"- {title}: not looked at, {why}" if why else f"{_mark(found)} {title}")
         for finding in found:
             print(f"    {finding.grade.value} {finding.defect.value}: {visible(finding.what)}")
             print(f"      why:  {finding.defect.meaning}")

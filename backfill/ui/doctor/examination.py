@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from enum import Enum
 
 from backfill.ui.doctor.checks import hosts, machine, slurm
 from backfill.ui.doctor.facts import Facts
@@ -11,35 +12,52 @@ from backfill.ui.doctor.findings import Finding, Grade
 
 Look = Callable[[Facts], Iterator[Finding]]
 
-CHECKS: tuple[tuple[str, Look], ...] = (
-    ("Slurm answers the daemon's user", slurm.slurm_answers),
-    ("guests get the key that Slurm believes", machine.credentials),
-    ("programs are installed", machine.programs),
-    ("policy file and cluster agree", slurm.fits_the_file),
-    ("slurm.conf has what we need", slurm.settings),
-    ("a guest's slurmd can track its jobs", slurm.guests_cgroups),
-    ("low-priority partitions have our nodes", slurm.partitions),
-    ("the hosts' own nodes are open", slurm.host_nodes),
-    ("copies of slurm.conf are alike", slurm.copies),
-    ("journal, socket and lease", machine.places),
-    ("hosts answer", hosts.reach),
-    ("hosts can run such guests", hosts.machines),
-    ("names are free", hosts.guests),
-    ("directories can be written", machine.directories),
-    ("images are there and whole", machine.images),
-    ("hosts see directories and images", hosts.shared_files),
-    ("addresses are free, and lead to slurmctld", machine.addresses),
-    ("a hook is heard", slurm.hooks),
-    ("users can ask for machines of their own", slurm.options),
-    ("Salt", machine.salt),
+
+class Sight(Enum):
+    """What a check looks at; the value is what is to be said where nothing of it is seen."""
+
+    OWN = ""
+    SLURM = "Slurm does not answer"
+    HOSTS = "no host is seen"
+
+    def of(self, facts: Facts) -> bool:
+        """Return True if there is something to look at."""
+        if self is Sight.SLURM:
+            return facts.slurm is not None
+        libvirts = [host for host in facts.hosts if host.directory]
+        return self is Sight.OWN or not libvirts or any(host.inspection is not None for host in libvirts)
+
+
+CHECKS: tuple[tuple[str, Look, Sight], ...] = (
+    ("Slurm answers the daemon's user", slurm.slurm_answers, Sight.OWN),
+    ("guests get the key that Slurm believes", machine.credentials, Sight.OWN),
+    ("programs are installed", machine.programs, Sight.OWN),
+    ("policy file and cluster agree", slurm.fits_the_file, Sight.SLURM),
+    ("slurm.conf has what we need", slurm.settings, Sight.SLURM),
+    ("a guest's slurmd can track its jobs", slurm.guests_cgroups, Sight.SLURM),
+    ("low-priority partitions have our nodes", slurm.partitions, Sight.SLURM),
+    ("the hosts' own nodes are open", slurm.host_nodes, Sight.SLURM),
+    ("copies of slurm.conf are alike", slurm.copies, Sight.SLURM),
+    ("journal, socket and lease", machine.places, Sight.OWN),
+    ("hosts answer", hosts.reach, Sight.OWN),
+    ("hosts can run such guests", hosts.machines, Sight.HOSTS),
+    ("names are free", hosts.guests, Sight.HOSTS),
+    ("directories can be written", machine.directories, Sight.OWN),
+    ("images are there and whole", machine.images, Sight.OWN),
+    ("hosts see directories and images", hosts.shared_files, Sight.HOSTS),
+    ("addresses are free, and lead to slurmctld", machine.addresses, Sight.OWN),
+    ("a hook is heard", slurm.hooks, Sight.SLURM),
+    ("users can ask for machines of their own", slurm.options, Sight.OWN),
+    ("Salt", machine.salt, Sight.OWN),
 )
 
 
 @dataclass(frozen=True, slots=True)
 class Diagnosis:
-    """What each check found, by its title, in order."""
+    """What each check found, by its title, in order; `unseen`: why one had nothing to look at."""
 
     findings: tuple[tuple[str, tuple[Finding, ...]], ...]
+    unseen: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def all(self) -> list[Finding]:
@@ -50,7 +68,12 @@ class Diagnosis:
         """Return True if a finding is of this grade."""
         return any(finding.grade is grade for finding in self.all)
 
+    def then(self, title: str, found: Iterable[Finding]) -> Diagnosis:
+        """Return this, and what one more check found."""
+        return replace(self, findings=(*self.findings, (title, tuple(found))))
+
 
 def examine(facts: Facts) -> Diagnosis:
-    """Let every check look at the facts."""
-    return Diagnosis(tuple((title, tuple(look(facts))) for title, look in CHECKS))
+    """Let every check look at the facts, if there are any for it."""
+    unseen = {title: sight.value for title, _, sight in CHECKS if not sight.of(facts)}
+    return Diagnosis(tuple((title, tuple(look(facts))) for title, look, _ in CHECKS), unseen)
