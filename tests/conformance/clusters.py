@@ -17,6 +17,8 @@ NODES, CPUS, MEMORY_MB = 4, 2, 512
 HOSTS = 2
 # The suite of 24.11 asks, after each of its files, for every job it has submitted since its start.
 _CONF = ("MinJobAge=86400",)
+# What it sets down has to stay down, so that it knows which node a reservation gets.
+_STAYS_DOWN = "ReturnToService=1"
 # All nodes are virtual, as at a site whose hypervisors are no nodes of Slurm.
 _POLICY: dict[str, Any] = {
     "priorities": {"low": ["htc"], "high": []},
@@ -84,5 +86,6 @@ def _virtual_alone(line: str) -> str | None:
 def _rewrite(lab: Lab, change: Callable[[str], str | None]) -> None:
     """Change each line of slurm.conf, leaving out those for which None is returned, and start slurmctld."""
     lines = [change(line) for line in lab.slurm_conf.read_text().splitlines()]
+    lines = [_STAYS_DOWN if line and line.startswith("ReturnToService=") else line for line in lines]
     lab.slurm_conf.write_text("".join(f"{line}\n" for line in lines if line is not None))
     lab.restart("slurmctld")
