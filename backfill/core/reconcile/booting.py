@@ -134,8 +134,7 @@ def _may_be_unseen(builder: PlanBuilder) -> bool:
         return False
     builder.wake_at(over_s)
     builder.awaits(Topic.READING)
-    sources = (builder.world.sources.get(host) for host in builder.policies.hosts)
-    return any(known is None or not (known.seen_s or known.failed_s) for known in sources)
+    return not builder.all_asked
 
 
 def _fails(builder: PlanBuilder, node: ManagedNode, action: CreateNode | CreateInstance | MakeParent) -> bool:

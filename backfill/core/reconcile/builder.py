@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from enum import Enum, auto
+from functools import cached_property
 from math import inf
 
 from backfill.core.model.actions import DriverAction, Head, SuspendInstance, TellJob
@@ -283,6 +284,12 @@ class PlanBuilder:
             return False
         self.wake_at(clear_s := self.policies.gaps.clear_at_s(due_s))
         return self.now_s >= clear_s
+
+    @cached_property
+    def all_asked(self) -> bool:
+        """Tell whether every host of the policy file was read, or could not be: no step changes that."""
+        sources = (self.world.sources.get(host) for host in self.policies.hosts)
+        return all(known is not None and (known.seen_s or known.failed_s) for known in sources)
 
     def above_budget(self) -> frozenset[str]:
         """Return names of the nodes that leave because a budget allows fewer now."""
