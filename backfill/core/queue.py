@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from backfill.core.model.plan import Plan
     from backfill.core.model.refusals import Goal, Refusal
     from backfill.core.placement import Names, Rooms
-    from backfill.core.policies.demand import Need
+    from backfill.core.policies.demand import QueueNeeds
     from backfill.core.policy import PolicySet
     from backfill.core.world import World
 
@@ -112,7 +112,7 @@ class WorkQueue:
         self.supplies = True  # and have pilots sent
         self.rooms: Rooms | None = None
         self.free_names: Names | None = None
-        self.need: tuple[int, float, Need] | None = None  # of which queue, until when, and what it wants
+        self.needs: QueueNeeds | None = None  # what the waiting jobs want
         self.above_budget: frozenset[str] = frozenset()  # names of those that have to leave
         self.latest: Plan | None = None
         self.stale: frozenset[str] = frozenset()  # hosts whose picture is old

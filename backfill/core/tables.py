@@ -48,13 +48,15 @@ class JobIndex:
         self.jobs: dict[str, Job] = {}
         self._on: dict[str, set[str]] = {}  # node -> ids
         self.waiting_changes = 0  # so often another job than before waits, or it wants something else
+        self.pending_changes = 0  # the same, and so often a waiting job looked different in any way
         self._pending: dict[str, dict[Wish, set[str]]] = {}  # partition -> wish -> ids
         self._gone: dict[str, float] = {}  # jobs that Slurm no longer knows, oldest first
         self.active_asking: set[str] = set()  # ids of those with nodes that ask for machines of their own
 
     def put(self, job: Job) -> None:
         """Take in a new or changed job."""
-        before = _line(self.jobs.get(job.id))
+        old = self.jobs.get(job.id)
+        before = _line(old)
         self._forget(job.id)
         self.jobs[job.id] = job
         if job.holds_nodes:
@@ -67,12 +69,15 @@ class JobIndex:
             alike.setdefault(line[1], set()).add(job.id)
         if before != line:
             self.waiting_changes += 1
+        if (before or line) and old != job:
+            self.pending_changes += 1
 
     def drop(self, job_id: str, seen_s: float) -> None:
         """Forget a job that Slurm has forgotten, as was seen at `seen_s`."""
         self._forget(job_id)
         if _line(self.jobs.pop(job_id, None)) is not None:
             self.waiting_changes += 1
+            self.pending_changes += 1
         self._gone.pop(job_id, None)
         self._gone[job_id] = seen_s
 

@@ -6,7 +6,8 @@ waiting.
 Quiet: nothing has changed but load and time. Busy: since the last cycle 1 % of the jobs have
 started or ended and 1 % of the hosts were given to other jobs. A claim: from a hook's word that one
 host with an instance was given to a job to the begin of its pause; reading Slurm is no part of it.
-Growth: one plan that begins an instance on each of so many idle hosts, with every limit lifted.
+Growth: one plan that begins an instance on each of so many idle hosts, with every limit lifted; the
+same where a quota counts each waiting job by itself.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from backfill.core.model.lifecycle import ManagedNode, NodeProof, Phase
 from backfill.core.model.plan import Plan
 from backfill.core.model.quantities import Resources
 from backfill.core.policies.limits import Limits
+from backfill.core.policies.quotas import Quota, Quotas
 from backfill.core.policy import PolicySet, Priorities, Template
 from backfill.core.reconcile.planner import plan
 from backfill.core.world import World
@@ -42,6 +44,7 @@ HOSTS, INSTANCES, JOBS, HIGH = 8_000, 2_000, 100_000, 5_000
 TRIALS = 9
 SHARE = 100  # one in so many changes in a busy cycle
 START_S = 1_700_000_000.0
+NO_QUOTAS = Quotas()
 GROWTH = (400, 800, 1600)  # no more than instances have names
 NODE = (
     "NodeName={name} Arch=x86_64 CoresPerSocket=24 CPUAlloc={used} CPUEfctv={cpus} CPUTot={cpus} "
@@ -215,7 +218,7 @@ def cpu_s(work: Callable[[], object]) -> float:
     return time.process_time() - began_s
 
 
-def growth_s(count: int) -> float:
+def growth_s(count: int, quotas: Quotas = NO_QUOTAS) -> float:
     """CPU seconds of the plan for so many waiting jobs and idle hosts of one CPU each."""
     most, world = 10**6, World()
     world.apply(ch.Tick(START_S))
@@ -230,6 +233,7 @@ def growth_s(count: int) -> float:
     free = replace(policies(), hosts=tuple(world.hosts))
     free = replace(
         free,
+        quotas=quotas,
         instances=replace(free.instances, flavour=Flavour(cpus=1, memory_mb=4000)),
         limits=Limits(max_instances=most, boots_at_once=most, creates_per_hour=most, max_per_host=most),
     )
@@ -237,6 +241,11 @@ def growth_s(count: int) -> float:
     spent_s = cpu_s(lambda: found.append(plan(world, free)))
     assert sum(isinstance(action, CreateInstance) for action in found[0].actions) == count
     return spent_s
+
+
+def grown(count: int, quotas: Quotas = NO_QUOTAS) -> float:
+    """The median of three."""
+    return round(median(growth_s(count, quotas) for _ in range(3)), 3)
 
 
 def main() -> None:
@@ -263,7 +272,8 @@ def measure(bench: Bench) -> None:
         "first_cpu_s": round(first_s, 3),
         "claim_plan_s": round(median(claims), 5),
         "busy_actions": median(begun),
-        **{f"growth_{count}_s": round(median(growth_s(count) for _ in range(3)), 3) for count in GROWTH},
+        **{f"growth_{count}_s": grown(count) for count in GROWTH},
+        **{f"growth_quota_{count}_s": grown(count, Quotas((Quota(10**6),))) for count in GROWTH},
         "nodes": HOSTS + INSTANCES,
         "jobs": JOBS,
         "trials": TRIALS,

@@ -287,7 +287,7 @@ def test_the_example_policy_does_what_its_own_tests_say(
 def test_the_examples_diffs_fit_the_code() -> None:
     """What each diff keeps and removes stands in its file, in one piece and once."""
     diffs = blocks(_EXAMPLE, "diff")
-    assert len(diffs) == 3
+    assert len(diffs) == 4
     for diff in diffs:
         head, *lines = diff.splitlines()
         before = "".join(line[1:] + "\n" for line in lines if line[0] in " -")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -15,7 +16,9 @@ from backfill.core.model.fleet import Flavour, Host, Instance, InstanceState, Ta
 from backfill.core.model.lifecycle import ManagedNode, NodeProof, Phase
 from backfill.core.model.quantities import Resources
 from backfill.core.placement import find_host
+from backfill.core.policies.environments import Environment, Environments
 from backfill.core.policies.limits import Limits
+from backfill.core.policies.quotas import Quota, Quotas
 from backfill.core.policies.spread import Order, Spread
 from backfill.core.policy import PolicySet, Priorities, Template
 from backfill.core.reconcile.planner import plan
@@ -87,6 +90,76 @@ def test_each_of_many_new_instances_costs_looks_at_its_own_host(
     assert made == [f"n{i}" for i in range(count)]
     assert looked <= 3 * count
     assert wants <= 2
+
+
+class CountedReads(dict[str, Any]):
+    """Counts how often something is looked up."""
+
+    asked = 0
+
+    def get(self, key: str, default: Any = None) -> Any:
+        self.asked += 1
+        return super().get(key, default)
+
+
+@pytest.mark.parametrize("rule", ["quota", "environment"])
+def test_waiting_jobs_that_do_not_count_alike_are_counted_once_for_all_instances(
+    rule: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those above a quota, or that may not have what they ask for, are said nevertheless."""
+    count = 40
+    world, rules, counted = fleet_of_hosts(count), policies(count, count), 0
+    if rule == "quota":
+        rules = replace(rules, quotas=Quotas((Quota(count, account="physics"),)))
+    else:
+        kept = Environment("ml", image="ml", users=("bob",))
+        rules = replace(rules, environments=Environments((kept,)))
+    for number in range(1, count + 2):
+        last = number == count + 1
+        job = Job(str(number), number, "htc", JobState.PENDING, account="physics", user="ann")
+        job = replace(job, features="ml" if last and rule == "environment" else "")
+        world.apply(ch.JobSeen(job, NOW_S))
+    waiting = JobIndex.pending
+
+    def asked(*arguments: Any) -> object:
+        nonlocal counted
+        counted += 1
+        return waiting(*arguments)
+
+    monkeypatch.setattr(JobIndex, "pending", asked)
+    found = plan(world, rules)
+    assert sum(isinstance(action, CreateInstance) for action in found.actions) == count
+    assert [
+        refusal.subject for refusal in found.refusals if refusal.code.name in ("QUOTA", "ENVIRONMENT")
+    ] == [f"job {count + 1}"]
+    assert counted == 1
+
+
+def test_a_waiting_job_whose_rank_changes_is_counted_anew() -> None:
+    """A quota lets those count first that Slurm would start first."""
+    world = fleet_of_hosts(1)
+    rules = replace(policies(1, 0), quotas=Quotas((Quota(1),)))
+
+    def left_out() -> list[str]:
+        return [one.subject for one in plan(world, rules).refusals if one.code.name == "QUOTA"]
+
+    for number in (1, 2):
+        world.apply(ch.JobSeen(Job(str(number), number, "htc", JobState.PENDING, priority=10), NOW_S))
+    assert left_out() == ["job 2"]
+    world.apply(ch.PrioritiesSeen(("2",), (11,), NOW_S + 1))
+    assert left_out() == ["job 1"]
+
+
+def test_that_all_hosts_were_read_is_asked_once_for_all_instances() -> None:
+    """Each new one waits for that soon after we began to see."""
+    count = 40
+    world = fleet_of_hosts(count)
+    for number in range(1, count + 1):
+        world.apply(ch.JobSeen(Job(str(number), number, "htc", JobState.PENDING), NOW_S))
+    world.sources = reads = CountedReads(world.sources)
+    found = plan(world, policies(count, count))
+    assert sum(isinstance(action, CreateInstance) for action in found.actions) == count
+    assert reads.asked < 12 * count
 
 
 def test_a_job_on_very_many_hosts_is_no_sign_that_steps_undo_one_another() -> None:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from math import inf
 
 from backfill.core.model.cluster import Job
 from backfill.core.model.fleet import Flavour
 from backfill.core.model.keys import key
+from backfill.core.model.refusals import Refusal
 
 # Reasons with which Slurm says "as soon as there is room" (squeue(1), JOB REASON CODES); a job that
 # waits for anything else (a date, another job, a person) would not start on a new node.
@@ -33,6 +34,23 @@ class Need:
     misfits: tuple[str, ...]  # ids of jobs that no instances of ours can carry
     nodes: int = 0
     shortest_s: float = inf  # the least time limit among them
+
+
+# Master image and, of what is scarce, the device that a job asks for; empty where any will do.
+Asked = tuple[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class QueueNeeds:
+    """What the queue could use, by what its jobs ask for, and why no instance is made for the others.
+
+    It is counted once for as long as the same jobs wait: the queue may be very long.
+    """
+
+    version: tuple[int, tuple[Job, ...]]  # of which queue, and beside which jobs at work
+    until_s: float  # before then no job begins to count because of its time
+    kinds: Mapping[Asked, tuple[Need, str]]  # and the user of all jobs that want a device, if it is one
+    refusals: tuple[Refusal, ...]
 
 
 @dataclass(frozen=True, slots=True)

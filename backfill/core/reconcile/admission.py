@@ -3,26 +3,22 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from backfill.core.model.cluster import Job, Node
+from backfill.core.model.cluster import Node
 from backfill.core.model.fleet import CloneMethod, Flavour
 from backfill.core.model.lifecycle import ABSENT, ManagedNode, Phase
 from backfill.core.model.quantities import NOTHING, Resources
 from backfill.core.model.readiness import IMAGE
 from backfill.core.model.refusals import Code, Reason, because, limit
 from backfill.core.placement import NOTHING_MORE, NodeNeed, find_host, names_of
-from backfill.core.policies.demand import Need
+from backfill.core.policies.demand import Asked, Need
 from backfill.core.policies.limits import Limits
 from backfill.core.policy import PolicySet
 from backfill.core.queue import Topic
 from backfill.core.reconcile.builder import PlanBuilder
 from backfill.core.world import World
-
-# Master image and, of what is scarce, the device that is asked for; or all that are offered.
-Asked = tuple[str, str]
-
 
 Offer = tuple[str, tuple[str, ...]]
 
@@ -64,36 +60,18 @@ def _serves(policies: PolicySet, offer: Offer, asked: Asked) -> bool:
     return fits and (not device or device in devices)
 
 
-def wants(world: World, policies: PolicySet, jobs: Iterable[Job]) -> list[Want]:
+def wants(world: World, policies: PolicySet, kinds: Mapping[Asked, tuple[Need, str]]) -> list[Want]:
     """One for each kind that is asked for, the jobs that take any last."""
-    asked: dict[Asked, Iterable[Job]] = {("", ""): jobs}
-    if policies.environments.particular or policies.devices.scarce:
-        asked = {("", ""): (), **_sorted_out(policies, jobs)}
     free, found = _free(world, policies), []
-    for kind in sorted(asked, key=lambda names: (not names[1], not names[0], names)):
-        need = policies.demand.need(asked[kind], policies.instances.flavour, world.now_s)
-        want = _want(world, policies, kind, need, free)
-        owners = {job.user for job in asked[kind]} if want.device else set()
-        found.append(replace(want, owner=owners.pop()) if len(owners) == 1 else want)
+    for kind in sorted(kinds, key=lambda names: (not names[1], not names[0], names)):
+        need, owner = kinds[kind]
+        found.append(replace(_want(world, policies, kind, need, free), owner=owner))
         left = need.cpus if kind != ("", "") else 0
-        for offer in [offer for offer in free if _serves(policies, offer, kind)]:
+        for offer in [offer for offer in free if _serves(policies, offer, kind)] if left else ():
             taken = min(left, free[offer])
             free[offer] -= taken
             left -= taken
     return found
-
-
-def _sorted_out(policies: PolicySet, jobs: Iterable[Job]) -> dict[Asked, list[Job]]:
-    found: dict[Asked, list[Job]] = {}
-    for job in jobs:
-        kind = policies.environments.asked(job), policies.devices.scarce_for(job)
-        found.setdefault(kind, []).append(job)
-    return found
-
-
-def want_of_all(world: World, policies: PolicySet, need: Need) -> Want:
-    """The same where every job takes any instance."""
-    return _want(world, policies, ("", ""), need, _free(world, policies))
 
 
 def _want(world: World, policies: PolicySet, asked: Asked, need: Need, free: Counter[Offer]) -> Want:

@@ -200,6 +200,10 @@ class PlanBuilder:
         refused = refusal(subject, wanted, why, about)
         self._result.refusals[refused.key] = refused
 
+    def refuse_all(self, refusals: Iterable[Refusal]) -> None:
+        """Say the same of many, as it was found before."""
+        self._result.refusals.update((refused.key, refused) for refused in refusals)
+
     def watch(self, *nodes: str) -> None:
         """Look at these Slurm nodes again at once: their next change is awaited."""
         self._result.watch.update(nodes)

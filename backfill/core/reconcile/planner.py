@@ -113,7 +113,7 @@ def _same_again(world: World, policies: PolicySet) -> Plan | None:
 def _plan(builder: PlanBuilder, *, keep: bool = False) -> Plan:
     world, queue, policies = builder.world, builder.world.queue, builder.policies
     if policies is not queue.policies or builder.blind or queue.blind:
-        queue.policies, queue.blind, queue.need = policies, bool(builder.blind), None
+        queue.policies, queue.blind, queue.needs = policies, bool(builder.blind), None
         queue.rooms = queue.free_names = None
         queue.names, queue.hosts = frozenset(policies.instances.names), frozenset(policies.hosts)
         queue.budgets, queue.cloning = bool(policies.budgets.windows), makes_parents(policies)

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from backfill.core.model.cluster import Job
 from backfill.core.model.fleet import FleetState
 from backfill.core.model.lifecycle import ManagedNode, NodeStop, Phase, Retry
 from backfill.core.model.plan import SetNode
-from backfill.core.model.refusals import Code, Goal, Reason, Words, because, limit
+from backfill.core.model.refusals import Code, Goal, Reason, Refusal, Words, because, limit, refusal
 from backfill.core.placement import NodeNeed, names_of
-from backfill.core.policies.demand import Need
+from backfill.core.policies.demand import Asked, Need, QueueNeeds
 from backfill.core.policy import PolicySet
 from backfill.core.reconcile.admission import (
     MINUTE_S,
@@ -19,7 +19,6 @@ from backfill.core.reconcile.admission import (
     not_admitted,
     own_image,
     serves,
-    want_of_all,
     wants,
 )
 from backfill.core.reconcile.builder import PlanBuilder, budgets_change_s
@@ -36,11 +35,6 @@ def plan_scale(builder: PlanBuilder) -> None:
         return
     plan_reclaim(builder)
     wanted = _wanted(builder)
-    for job_id in (job_id for want in wanted for job_id in want.need.misfits):
-        flavour = policies.instances.flavour
-        cpus, memory_mb, nodes = flavour.cpus, flavour.node_memory_mb, policies.demand.max_nodes
-        too_big = because(Code.JOB_TOO_BIG, cpus=cpus, memory_mb=memory_mb, nodes=nodes)
-        builder.refuse(f"job {job_id}", Goal.INSTANCE, too_big)
     short = [want for want in wanted if want.lacking > 0]
     if not short and _await_room(builder):
         _shrink(builder, wanted, in_need=True)
@@ -57,28 +51,69 @@ def _await_room(builder: PlanBuilder) -> bool:
 
 
 def _wanted(builder: PlanBuilder) -> list[Want]:
-    """Return what the queue wants; kept from plan to plan where all of its jobs count alike."""
-    policies = builder.policies
-    alike = not (policies.environments.particular or policies.devices.scarce)
-    if alike and not policies.quotas.ceilings:
-        need, next_s = _need_of_all(policies, builder.world)
-        builder.wake_at(next_s)
-        return [want_of_all(builder.world, policies, need)]
-    builder.wake_at(_next_begin_s(policies, builder.world))
-    pending = _admitted(builder)
-    return wants(builder.world, policies, pending)
+    """Return what the queue wants, and say for which of its jobs no instance is made."""
+    world, policies = builder.world, builder.policies
+    needs = _needs(world, policies)
+    builder.wake_at(needs.until_s)
+    builder.refuse_all(needs.refusals)
+    return wants(world, policies, needs.kinds)
 
 
-def _need_of_all(policies: PolicySet, world: World) -> tuple[Need, float]:
-    """Return what the queue could use where nobody is left out, and until when if no job comes or goes."""
-    queue, version = world.queue, world.job_index.waiting_changes
-    if queue.need is not None and queue.need[0] == version and world.now_s < queue.need[1]:
-        return queue.need[2], queue.need[1]
-    flavour = policies.instances.flavour
-    need = policies.demand.need_of(kinds_waiting(world, policies), flavour, world.now_s)
-    next_s = _next_begin_s(policies, world)
-    queue.need = (version, next_s, need)
-    return need, next_s
+def _needs(world: World, policies: PolicySet) -> QueueNeeds:
+    """Count what the queue wants; kept from plan to plan as long as the same jobs count."""
+    queue, index = world.queue, world.job_index
+    alike = not (policies.environments.particular or policies.devices.scarce or policies.quotas.ceilings)
+    running = tuple(_at_work(world)) if policies.quotas.ceilings else ()
+    version = index.waiting_changes if alike else index.pending_changes, running
+    known = queue.needs
+    if known is not None and known.version == version and world.now_s < known.until_s:
+        return known
+    until_s, refused = _next_begin_s(policies, world), dict[str, Reason]()
+    if alike:
+        kinds = _alike(world, policies)
+    else:
+        pending = _admitted(world, policies, running, refused)
+        kinds = _by_kind(policies, pending, world.now_s)
+    queue.needs = QueueNeeds(version, until_s, kinds, _left_out(policies, kinds, refused))
+    return queue.needs
+
+
+def _alike(world: World, policies: PolicySet) -> dict[Asked, tuple[Need, str]]:
+    """Count where nobody is left out and every job takes any instance."""
+    waiting = kinds_waiting(world, policies)
+    return {("", ""): (policies.demand.need_of(waiting, policies.instances.flavour, world.now_s), "")}
+
+
+def _by_kind(policies: PolicySet, pending: Iterable[Job], now_s: float) -> dict[Asked, tuple[Need, str]]:
+    """Count by what the jobs ask for."""
+    asked: dict[Asked, list[Job]] = {("", ""): []}
+    for job in pending:
+        kind = policies.environments.asked(job), policies.devices.scarce_for(job)
+        asked.setdefault(kind, []).append(job)
+    found: dict[Asked, tuple[Need, str]] = {}
+    for kind, jobs in asked.items():
+        owners = {job.user for job in jobs} if kind[1] else set()
+        need = policies.demand.need(jobs, policies.instances.flavour, now_s)
+        found[kind] = need, owners.pop() if len(owners) == 1 else ""
+    return found
+
+
+def _left_out(
+    policies: PolicySet, kinds: Mapping[Asked, tuple[Need, str]], refused: dict[str, Reason]
+) -> tuple[Refusal, ...]:
+    """Say for which jobs no instance is made: `refused`, and those that fit into none."""
+    cpus, memory_mb = policies.instances.flavour.cpus, policies.instances.flavour.node_memory_mb
+    too_big = because(Code.JOB_TOO_BIG, cpus=cpus, memory_mb=memory_mb, nodes=policies.demand.max_nodes)
+    misfits = {job_id: too_big for need, _ in kinds.values() for job_id in need.misfits}
+    return tuple(
+        refusal(f"job {job_id}", Goal.INSTANCE, why) for job_id, why in {**refused, **misfits}.items()
+    )
+
+
+def _at_work(world: World) -> list[Job]:
+    """Return the jobs that are at work on nodes of ours."""
+    there = [name for name in world.managed if world.job_index.any_on(name)]
+    return list({j.id: j for name in there for j in world.jobs_on(name) if j.active}.values())
 
 
 def _next_begin_s(policies: PolicySet, world: World) -> float:
@@ -101,21 +136,17 @@ def _waiting_low(world: World, policies: PolicySet) -> Iterator[Job]:
         yield from (j for j in world.job_index.pending(sorted(others)) if j.qos in priorities.low_qos)
 
 
-def _admitted(builder: PlanBuilder) -> Iterable[Job]:
-    """The waiting jobs that the catalogue and the quotas let count."""
-    quotas, world = builder.policies.quotas, builder.world
-    waiting: Iterable[Job] = waiting_low(world, builder.policies)
-    if builder.policies.environments.entries:
-        unwelcome: dict[str, Reason] = {}
-        waiting = list(builder.policies.environments.admit(waiting, unwelcome))
-        for job_id, reason in unwelcome.items():
-            builder.refuse(f"job {job_id}", Goal.INSTANCE, reason)
-    if not quotas.ceilings:
+def _admitted(
+    world: World, policies: PolicySet, running: Iterable[Job], refused: dict[str, Reason]
+) -> Iterable[Job]:
+    """The waiting jobs that the catalogue and the quotas let count; the others go into `refused`."""
+    waiting: Iterable[Job] = waiting_low(world, policies)
+    if policies.environments.entries:
+        waiting = list(policies.environments.admit(waiting, refused))
+    if not policies.quotas.ceilings:
         return waiting
-    running = {j.id: j for m in world.managed.values() for j in world.jobs_on(m.name) if j.active}
-    admitted, refused = quotas.admit(waiting, running.values())
-    for job_id, reason in refused.items():
-        builder.refuse(f"job {job_id}", Goal.INSTANCE, reason)
+    admitted, above = policies.quotas.admit(waiting, running)
+    refused.update(above)
     return admitted
 
 
