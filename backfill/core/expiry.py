@@ -113,7 +113,7 @@ def needless(
 
 
 def by_id(kept: Iterable[Checkpoint]) -> dict[str, list[Checkpoint]]:
-    """The parts of each checkpoint by its id."""
+    """Return the parts of each checkpoint by its id."""
     found: dict[str, list[Checkpoint]] = {}
     for part in kept:
         found.setdefault(part.id, []).append(part)

@@ -57,7 +57,7 @@ class Heed:
                 return list(self._more(change, policies))
 
     def _more(self, change: ch.Change, policies: PolicySet) -> Iterator[ch.Change]:
-        """A change of what is ours: also what it makes our business."""
+        """Yield a change of what is ours, and with it whatever it makes our business."""
         if not isinstance(change, ch.SourceFailed | ch.HostSeen) or self._differs(change, policies):
             yield change
         match change:
@@ -163,7 +163,7 @@ class Heed:
         )
 
     def _matters_now(self, name: str, policies: PolicySet) -> Iterator[ch.Change]:
-        """A node became a host's or ours: tell how it looks, and who is on it."""
+        """Tell how a node looks that became a host's or ours, and who is on it."""
         if name in self._world.nodes:
             yield from self._node(name, self._world.node_since_s(name), policies)
         for job in self._world.jobs_on(name):
@@ -190,7 +190,7 @@ class Heed:
         return True
 
     def read(self, reading: ch.SourceSeen) -> None:
-        """A host was read, without news."""
+        """Note that a host was read, without news."""
         self._readings.put(reading)
 
     def readings(self, policies: PolicySet) -> list[ch.SourceSeen | ch.SourcesSeen]:
@@ -243,7 +243,7 @@ class Readings:
         self._by_age: list[tuple[float, str]] = []  # a heap: the same of each host in `_latest`
 
     def put(self, reading: ch.SourceSeen) -> None:
-        """A host was read."""
+        """Note the reading of a host."""
         host = reading.source
         known = self._latest.get(host)
         if known is not None and known.seen_s <= reading.seen_s:
@@ -257,7 +257,7 @@ class Readings:
         self._latest[host] = reading
 
     def told(self, hosts: Iterable[str], seen_s: float) -> None:
-        """It is told of these that they were read then."""
+        """Note as told that these were read then."""
         for host in hosts:
             self._told_s[host] = seen_s
             if self._latest[host].seen_s <= seen_s:

@@ -254,12 +254,12 @@ def host_full(host: str, left: Resources, shape: Resources) -> Reason:
 
 
 def count_on(world: World, host: str) -> int:
-    """Number of our nodes that are on a host or on their way to it."""
+    """Count our nodes that are on a host or on their way to it."""
     return sum(1 for m in world.fleet.managed_on(host) if m.phase not in ABSENT)
 
 
 def booting_on(world: World, host: str) -> int:
-    """Number of our nodes that are being made on a host."""
+    """Count our nodes that are being made on a host."""
     return sum(1 for m in world.fleet.managed_on(host) if m.phase is Phase.BOOTING)
 
 
@@ -372,7 +372,7 @@ class Touched:
         self._tried = set()
 
     def put_back(self) -> None:
-        """What was changed tentatively is as it was."""
+        """Count as touched what was changed tentatively: it is as it was before."""
         self.touched.update(self._tried)
 
     def taken(self) -> set[str]:
@@ -466,7 +466,7 @@ class Rooms:
                 insort(every, new)
 
     def begin(self, now_s: float) -> None:
-        """A plan is made: what is changed now is tentative, and time alone may make a difference."""
+        """Begin a plan: what is changed now is tentative, and time alone may make a difference."""
         self.hosts.begin()
         if now_s >= self.until_s:
             self._find_due(now_s)
@@ -574,7 +574,7 @@ def _known_until_s(world: World, host: str, policies: PolicySet, pays_s: float) 
 
 
 def node_of(world: World, host: str) -> Node | None:
-    """The host's own Slurm node as last seen; None for a host without one."""
+    """Return the host's own Slurm node as last seen; None for a host without one."""
     known = world.hosts.get(host)
     return world.nodes.get(known.node) if known is not None and known.node else None
 

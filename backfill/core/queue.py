@@ -128,7 +128,7 @@ class WorkQueue:
     # --- marks -----------------------------------------------------------------------------------
 
     def mark(self, entity: Entity) -> None:
-        """The next plan has to look at it."""
+        """Have the next plan look at it."""
         if self._unasked:
             self._unasked.discard(entity)
         if entity not in self._marked:
@@ -142,19 +142,19 @@ class WorkQueue:
             self.mark(SUPPLY)
 
     def mark_nodes(self, names: Iterable[str]) -> None:
-        """The same of several names."""
+        """Mark the nodes of several names."""
         for name in names:
             self.mark(self._nodes.get(name) or self._of_node(name))
 
     def _of_node(self, name: str) -> Entity:
-        """A node's entity: named so often that making it each time would count."""
+        """Return a node's entity: named so often that making it each time would count."""
         entity = self._nodes.get(name)
         if entity is None:
             entity = self._nodes[name] = Entity(Kind.NODE, name)
         return entity
 
     def everything(self) -> None:
-        """The next plan has to look at everything there is, and at all of which it has said something."""
+        """Have the next plan look at everything there is, and at all of which something was said."""
         world = self._world
         self._marked.update(
             self._results,
@@ -180,14 +180,14 @@ class WorkQueue:
         self._unasked = self._marked - asked
 
     def _found(self, entity: Entity, *, different: bool) -> None:
-        """It was looked at, and acted or says something else than before, or it does not."""
+        """Count it as forgotten if only a full pass had it looked at, and that made a difference."""
         if different and entity in self._unasked:
             self.forgotten += 1
             self.forgot = f"{entity.kind.name.lower()} {entity.name}".strip()
         self._unasked.discard(entity)
 
     def carried_out(self) -> None:
-        """The world is now as the latest plan left it: that has looked at all of this already."""
+        """Drop all marks: the world is as the latest plan left it, which has looked at all of this."""
         self._marked.clear()
         self._order.clear()
 
@@ -259,7 +259,7 @@ class WorkQueue:
     # --- results ---------------------------------------------------------------------------------
 
     def _settle(self, entity: Entity, result: Result) -> bool:
-        """It was looked at, and that came of it; return True if it is something else than before."""
+        """Keep what came of a look at it; return True if that is something else than before."""
         old = self._results.pop(entity, None)
         if old is not None:
             for topic in old.topics - result.topics:
@@ -289,7 +289,7 @@ class WorkQueue:
                 yield entity.name
 
     def happened(self, topic: Topic) -> None:
-        """What was awaited has happened."""
+        """Mark whatever waits for that: it has happened."""
         for entity in self._awaiting[topic]:
             self.mark(entity)
 
@@ -310,7 +310,7 @@ class WorkQueue:
             self._name_moved(name)
 
     def mark_name(self, name: str) -> None:
-        """The node or instances of this name."""
+        """Mark the node or instances of this name."""
         if name in self._world.managed or name in self.names or self._world.fleet.places_of(name):
             self._mark_node(name)
         self._mark_if_silent(name)
@@ -361,7 +361,7 @@ class WorkQueue:
                 self.mark(Entity(Kind.CLAIM, job_id))
 
     def host_seen(self, host: str) -> None:
-        """A host was read and looks different: its instances count from now on, if it is new."""
+        """Mark whom a host concerns that looks different: if it is new, its instances count from now on."""
         self.host_moved(host)
         self._mark_claims(host)
         self.mark_scale()
@@ -371,7 +371,7 @@ class WorkQueue:
             self._mark_machines(job_id)
 
     def instance_moved(self, host: str, name: str) -> None:
-        """A hypervisor shows an instance otherwise than before."""
+        """Mark whom an instance concerns that its hypervisor shows otherwise than before."""
         self._mark_node(name)
         self.host_moved(host)
         node = self._world.managed.get(name)
@@ -382,7 +382,7 @@ class WorkQueue:
             self._mark_fleets()
 
     def job_moved(self, before: Job | None, after: Job | None) -> None:
-        """A job looks different: on its nodes, where it is held, and in the queue."""
+        """Mark whom a job concerns that looks different: its nodes, where it is held, and the queue."""
         world = self._world
         job = after or before
         assert job is not None
@@ -417,7 +417,7 @@ class WorkQueue:
             self._mark_claims(host)
 
     def claim_moved(self, job_id: str, hosts: Iterable[str]) -> None:
-        """A job has got hosts, or a claim is answered or over."""
+        """Mark whom a claim concerns: a job has got hosts, or the claim is answered or over."""
         self.mark(Entity(Kind.CLAIM, job_id))
         if job_id in self._world.machines:
             self._mark_machines(job_id)
@@ -426,7 +426,7 @@ class WorkQueue:
             self._mark_claims(host)
 
     def record_moved(self, before: ManagedNode | None, after: ManagedNode | None) -> None:
-        """The record of a node of ours is new, different or gone."""
+        """Mark whom a node of ours concerns whose record is new, different or gone."""
         node = after or before
         assert node is not None
         hosts = {host for one in (before, after) if one is not None for host in one.hosts}
@@ -465,7 +465,7 @@ class WorkQueue:
             self.mark_nodes(world.fleet.holders(held.id))
 
     def call_moved(self, kind: str, name: str, host: str) -> None:
-        """A call about a node, or a host, was begun or is over."""
+        """Mark whom a call about a node or a host concerns: it was begun, or is over."""
         world = self._world
         self.mark_name(name)
         if name in world.machines:
@@ -492,7 +492,7 @@ class WorkQueue:
             self.mark(SUPPLY)
 
     def machines_moved(self, job_id: str) -> None:
-        """A job's own machines are further: those after them in the queue may have their turn."""
+        """Mark whom a job's own machines concern: those after them in the queue may have their turn."""
         self._mark_machines(job_id)
         for other in self._world.machines.values():
             if other.waits or other.job.partition("+")[0] == job_id.partition("+")[0]:
@@ -512,7 +512,7 @@ class WorkQueue:
             self.mark_nodes(name for name in fleet.members if name in self._world.managed)
 
     def fleet_moved(self, members: Iterable[str], job_id: str = "") -> None:
-        """An order of a fleet is new, further, or over; a job's own if it has an id."""
+        """Mark whom an order of a fleet concerns that is new, further or over; a job's own has its id."""
         if job_id in self._world.machines:
             self._mark_machines(job_id)
         self.mark(FLEETS)
@@ -520,7 +520,7 @@ class WorkQueue:
         self.mark_nodes(name for name in members if name in self._world.managed)
 
     def outcome_doubted(self, name: str, hosts: Iterable[str]) -> None:
-        """It is uncertain, or certain again, where an instance is: while it is, no room is proven."""
+        """Mark who waits for room: where an instance is has become uncertain, or certain again."""
         self.mark_name(name)
         for host in hosts:
             self.host_moved(host)

@@ -187,7 +187,7 @@ class FleetIndex:
     # --- reading -------------------------------------------------------------------------------
 
     def managed_on(self, host: str) -> list[ManagedNode]:
-        """Managed nodes that are on the host or on their way to it, in order of their names."""
+        """Return managed nodes that are on the host or on their way to it, in order of their names."""
         return [self.managed[name] for name in _sorted(self._managed_on.get(host, ()))]
 
     def names_on(self, host: str) -> frozenset[str]:
@@ -254,7 +254,7 @@ class FleetIndex:
         return self._left[-count] if 0 < count <= len(self._left) else 0.0
 
     def destroyed_since(self, since_s: float) -> int:
-        """The work on how many instances was given up after `since_s`."""
+        """Count the instances whose work was given up after `since_s`."""
         return sum(1 for at_s, _, _ in reversed(self._destroyed) if at_s > since_s)
 
     def destroyed_after_s(self, since_s: float) -> float | None:
@@ -264,7 +264,7 @@ class FleetIndex:
     # --- changing ------------------------------------------------------------------------------
 
     def manage(self, node: ManagedNode) -> None:
-        """A managed node is new, or its record was replaced."""
+        """Take in a managed node that is new, or its new record."""
         old = self.managed.get(node.name)
         if old is None or old.generation != node.generation:
             self._begin(node)
@@ -299,7 +299,7 @@ class FleetIndex:
         self.managed[node.name] = node
 
     def destroyed(self, name: str, generation: int, at_s: float) -> None:
-        """The work on an instance is given up; told twice it counts once."""
+        """Count that the work on an instance is given up; told twice it counts once."""
         if (one := (at_s, name, generation)) not in self._destroyed:
             self._insert(self._destroyed, one)
 
@@ -319,7 +319,7 @@ class FleetIndex:
             del times[:-_REMEMBERED]
 
     def forget(self, name: str) -> None:
-        """A managed node is over; unknown: nothing."""
+        """Drop a managed node that is over; unknown: nothing."""
         old = self.managed.pop(name)
         if old is not None:
             self._phases[old.phase].discard(name)
@@ -342,7 +342,7 @@ class FleetIndex:
             self._holders[job_id] = self._holders.get(job_id, _NOBODY) | {name}
 
     def put(self, instance: Instance, seen_s: float) -> None:
-        """An instance was seen."""
+        """Take in an instance that was seen."""
         host, name = instance.host, instance.name
         self.instances[host, name] = instance
         self._first_seen.setdefault((host, name), seen_s)
@@ -350,7 +350,7 @@ class FleetIndex:
         self._places.setdefault(name, set()).add(host)
 
     def drop(self, host: str, name: str) -> None:
-        """An instance is no longer where it was; unknown: nothing."""
+        """Drop an instance that is no longer where it was; unknown: nothing."""
         self.instances.pop((host, name), None)
         self._first_seen.pop((host, name), None)
         self._instances_on.get(host, set()).discard(name)
@@ -407,7 +407,7 @@ class ReadyIndex:
         return self._counts
 
     def look(self, name: str, ours: ManagedNode | None, seen: Node | None) -> bool:
-        """A node looks like this now; tells whether that makes a difference here."""
+        """Note how a node looks now; return True if that makes a difference here."""
         ready = ours is not None and ours.phase is Phase.READY
         idle = ready and ours is not None and ours.idle_since_s is not None and not ours.fleet
         open_ = seen is not None and not seen.drained and _KEPT_FROM_JOBS.isdisjoint(seen.flags)
@@ -454,7 +454,7 @@ class ClaimIndex:
         return bool(self._on.get(host))
 
     def put(self, claim: HostAllocation) -> None:
-        """A claim was made, or made anew."""
+        """Take in a claim that was made, or made anew."""
         self._leave(claim.job_id)
         self.claims[claim.job_id] = claim
         for node in claim.nodes:
@@ -470,7 +470,7 @@ class ClaimIndex:
             self.claims[job_id] = replace(claim, waiting=False)
 
     def drop(self, job_id: str) -> None:
-        """The claim is over; unknown: nothing."""
+        """Drop a claim that is over; unknown: nothing."""
         self._leave(job_id)
         self.claims.pop(job_id)
 
@@ -516,7 +516,7 @@ class CallIndex:
         return bool(self._arriving.get(host))
 
     def started(self, change: OperationStarted) -> None:
-        """An action was handed to a driver."""
+        """Note that an action was handed to a driver."""
         old = self.operations.get(change.key)
         if old is not None:
             self._landed(old)
@@ -532,7 +532,7 @@ class CallIndex:
             _add(self._arriving, change.host, change.key)
 
     def done(self, change: OperationDone) -> None:
-        """A driver finished it: forgotten on success, kept for the next try otherwise."""
+        """Note that a driver finished it: forgotten on success, kept for the next try otherwise."""
         operation = self.operations.pop(change.key)
         if operation is None:
             return
@@ -668,7 +668,7 @@ class Picture:
         return [place for place in self.fleet.places_of(name) if place.host in self.hosts]
 
     def host_of_node(self, node: str) -> str | None:
-        """The host whose own Slurm node this is."""
+        """Return the host whose own Slurm node this is."""
         return self._host_of_node.get(node)
 
     def taken(self, host: str) -> bool:
@@ -768,7 +768,7 @@ class Picture:
         return self.fleet.created_since(self.now_s - within_s)
 
     def destroyed_lately(self, within_s: float) -> int:
-        """The work on how many instances was given up less than so long ago."""
+        """Count the instances whose work was given up less than so long ago."""
         return self.fleet.destroyed_since(self.now_s - within_s)
 
     def source_read_s(self, source: str) -> float:

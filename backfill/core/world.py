@@ -190,7 +190,7 @@ class World(Picture):
                 self.job_index.put(change.job)
 
     def _learn(self, job: Job, ended_s: float) -> None:
-        """A job has ended that says how much of a time limit its owner uses."""
+        """Learn from a job that has ended how much of a time limit its owner uses."""
         if job.user and job.time_limit_s and job.start_s > 0.0:
             self.habits.learn(job.user, ended_s - job.start_s, job.time_limit_s)
 
@@ -359,14 +359,14 @@ class World(Picture):
     # --- calls that may have acted although they failed ----------------------------------------
 
     def _doubt(self, name: str, host: str, at_s: float) -> None:
-        """A call that was to bring the instance to `host` failed: did it act?"""
+        """Doubt where an instance is: a call that was to bring it to `host` failed, and may have acted."""
         known = self.managed.get(name)
         hosts = {host, known.host} if known is not None and known.host else {host}
         self.doubts[name] = UncertainOutcome(at_s, frozenset(hosts))
         self.queue.outcome_doubted(name, hosts)
 
     def _settle_doubts(self, host: str, seen_s: float) -> None:
-        """A host was read: the instance is where it was seen, or not where it was not."""
+        """Settle doubts by a reading of the host: the instance is where it was seen, not where it was not."""
         for name, doubt in tuple(self.doubts.items()):
             if host not in doubt.hosts or seen_s < doubt.at_s:
                 continue
@@ -391,7 +391,7 @@ class World(Picture):
     # --- the records of our nodes ---------------------------------------------------------------
 
     def _silence(self, name: str, since_s: float | None) -> None:
-        """A node answers Slurm no more since then, or (None) does so again or is gone."""
+        """Note since when a node has not answered Slurm; None: it does so again, or is gone."""
         self.silent.pop(name, None)
         if since_s is not None:
             self.silent[name] = since_s
@@ -426,7 +426,7 @@ class World(Picture):
     # --- what is destroyed, and what was not --------------------------------------------------
 
     def _vanish(self, job: Job, seen_s: float) -> None:
-        """A job at work on these nodes is not shown any more, and was not shown to have ended."""
+        """Keep a job in mind that was at work on these nodes, is gone, and was not shown to have ended."""
         for name in job.nodes:
             if name in self.managed:
                 lost = HeldJob(job.id, job.restarts)

@@ -19,7 +19,7 @@ class Move:
 
 
 def as_now(moves: Sequence[Move], at_s: float) -> float:
-    """A moment that was written down as `at_s`, as the clock would show it now.
+    """Return a moment that was written down as `at_s`, as the clock would show it now.
 
     Where the clock went back, the hours that it showed twice are taken for the second time.
     """
@@ -30,7 +30,7 @@ def as_now(moves: Sequence[Move], at_s: float) -> float:
 
 
 def as_then(moves: Sequence[Move], at_s: float) -> float:
-    """A moment that is `at_s` as the clock shows it now, as it was written down at its time."""
+    """Return as it was written down at its time a moment that is `at_s` by the clock of now."""
     for move in reversed(moves):
         if at_s < move.at_s:
             at_s -= move.by_s
@@ -155,11 +155,11 @@ class Cron:
     either: bool
 
     def last(self, now_s: float, zone: Zone = UTC_ZONE) -> float | None:
-        """The latest moment of the schedule up to `now_s`, epoch seconds."""
+        """Return the latest moment of the schedule up to `now_s`, epoch seconds."""
         return self._seek(now_s, -1, zone)
 
     def after(self, now_s: float, zone: Zone = UTC_ZONE) -> float | None:
-        """The first moment of the schedule after `now_s`, epoch seconds."""
+        """Return the first moment of the schedule after `now_s`, epoch seconds."""
         return self._seek(now_s, 1, zone)
 
     def _seek(self, now_s: float, way: int, zone: Zone) -> float | None:

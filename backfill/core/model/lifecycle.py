@@ -320,7 +320,7 @@ PARTS = (
 
 
 def inherit(node: ManagedNode, known: ManagedNode | None) -> ManagedNode:
-    """The record with the report that the one before has: a report is never taken back."""
+    """Give the record the report that the one before has: a report is never taken back."""
     if known is None or known.generation != node.generation or node.proof.report is not None:
         return node
     if known.proof.report is None:
@@ -329,12 +329,12 @@ def inherit(node: ManagedNode, known: ManagedNode | None) -> ManagedNode:
 
 
 def with_report(node: ManagedNode, report: GuestReport | None) -> ManagedNode:
-    """The record with this report, or without one."""
+    """Put this report into the record, or take out the one that is there."""
     return replace(node, proof=replace(node.proof, report=report))
 
 
 def woken(node: ManagedNode, at_s: float) -> ManagedNode:
-    """The record after its guest's clock was set and its slurmd told to register."""
+    """Note in the record that its guest's clock was set and its slurmd told to register."""
     return replace(node, proof=replace(node.proof, woken_s=at_s))
 
 
@@ -344,7 +344,7 @@ def unwoken(node: ManagedNode) -> NodeProof:
 
 
 def reported(node: ManagedNode, at_s: float, report: GuestReport) -> ManagedNode:
-    """The record after its guest proved itself, well or not."""
+    """Note in the record what its guest reported when it had to prove itself."""
     first_s = node.proof.first_s
     if first_s is None or first_s <= node.since_s:
         first_s = at_s
@@ -352,7 +352,7 @@ def reported(node: ManagedNode, at_s: float, report: GuestReport) -> ManagedNode
 
 
 def probed(node: ManagedNode, at_s: float, stuck: bool) -> ManagedNode:
-    """The record after its guest was looked into."""
+    """Note in the record that its guest was looked into, and whether its jobs are stuck."""
     check = node.check
     if check is None:
         return node  # that has been settled meanwhile
@@ -361,23 +361,23 @@ def probed(node: ManagedNode, at_s: float, stuck: bool) -> ManagedNode:
 
 
 def kicked(node: ManagedNode, at_s: float) -> ManagedNode:
-    """The record after a job was suspended and resumed. Its signal may come late as well."""
+    """Note in the record that a job was suspended and resumed. Its signal may come late as well."""
     jobs = () if node.check is None else node.check.kicked
     return replace(node, check=JobCheck(at_s, probed_s=at_s, kicked=jobs))
 
 
 def unconfirmed(node: ManagedNode, reason: str) -> ManagedNode:
-    """The record after Slurm or its hypervisor did not bear out why its work was to end."""
+    """Note that Slurm or the hypervisor did not bear out why the node's work was to end."""
     return replace(node, unconfirmed=reason)
 
 
 def kept_here(node: ManagedNode) -> ManagedNode:
-    """The record after the checkpoint that was ordered was kept here."""
+    """Note in the record that the checkpoint that was ordered was kept here."""
     return node if node.order is None else replace(node, order=replace(node.order, kept=True))
 
 
 def in_place(node: ManagedNode) -> ManagedNode:
-    """The record after the checkpoint that was ordered back was put in place here."""
+    """Note in the record that the checkpoint that was ordered back was put in place here."""
     return node if node.order is None else replace(node, order=replace(node.order, put_back=True))
 
 

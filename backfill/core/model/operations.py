@@ -45,7 +45,7 @@ class Operation:
     final: bool = False  # trying again cannot help
 
     def failed(self, done: OperationDone) -> Operation:
-        """The same operation after a failure: it waits, twice as long after every further one."""
+        """Count a failure of the operation: it waits, twice as long after every further one."""
         first_s, longest_s = _FIRST_BACKOFF_S, _LONGEST_BACKOFF_S
         if not done.retry:
             first_s, longest_s = _FIRST_FINAL_S, _LONGEST_FINAL_S
@@ -80,7 +80,7 @@ class Source:
 
 @dataclass(frozen=True, slots=True)
 class OperationStarted:
-    """An action was handed to a driver."""
+    """Note that an action was handed to a driver."""
 
     key: str
     at_s: float

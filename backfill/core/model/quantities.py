@@ -201,7 +201,7 @@ class WriteRate:
     samples: int = 0
 
     def learn(self, written_mb: float, took_s: float) -> WriteRate:
-        """The rate after one more suspend; one that wrote next to nothing tells nothing."""
+        """Learn the rate from one more suspend; one that wrote next to nothing tells nothing."""
         if written_mb < 1.0 or took_s <= 0.0:
             return self
         seen_mb_s = written_mb / took_s

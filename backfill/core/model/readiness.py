@@ -118,7 +118,7 @@ class Stated:
 
 
 def figure(text: str) -> float:
-    """A number that a guest told. ValueError also for what cannot be reckoned with: inf, nan."""
+    """Read a number that a guest told. ValueError also for what cannot be reckoned with: inf, nan."""
     value = float(text)
     if not isfinite(value):
         raise ValueError(f"{text} is no figure")
@@ -126,7 +126,7 @@ def figure(text: str) -> float:
 
 
 def kind_of(name: str) -> str:
-    """The check's kind: `files` of `files:/home`."""
+    """Return the check's kind: `files` of `files:/home`."""
     return name.partition(":")[0]
 
 

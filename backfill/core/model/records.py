@@ -53,7 +53,7 @@ def record_types() -> dict[str, type]:
 
 
 def encode(value: object) -> Plain:
-    """A change, action or refusal as plain JSON data; `t` names its type."""
+    """Turn a change, action or refusal into plain JSON data; `t` names its type."""
     kind: Any = type(value)
     body: Plain = {"t": tag(kind)}
     for name in _names(kind):
@@ -63,7 +63,7 @@ def encode(value: object) -> Plain:
 
 
 def encode_briefly(value: object, known: ManagedNode | None = None) -> Plain:
-    """The same without what has its default: `decode` gives back the same value.
+    """Leave out what has its default: `decode` gives back the same value.
 
     The record of a node is made slim against `known`, the record before, where there is one.
     """
@@ -97,7 +97,7 @@ S = TypeVar("S")
 
 
 def slim(step: S, known: ManagedNode | None) -> S:
-    """The record of a node without a guest's report that the record before, `known`, has too.
+    """Leave out of a node's record a guest's report that the record before, `known`, has too.
 
     `World.apply` and `remembered` put it in again.
     """
@@ -134,7 +134,7 @@ def _plain(value: object) -> object:
 
 
 def decode(body: Plain) -> Any:
-    """The inverse of `encode`. Raises ValueError for data that no version of ours has written."""
+    """Undo `encode`. Raises ValueError for data that no version of ours has written."""
     kind = _TYPES.get(str(body.get("t")))
     if kind is Refusal and "code" not in body:
         return older(*(str(body[name]) for name in ("subject", "what", "reason")))
@@ -147,7 +147,7 @@ def decode(body: Plain) -> Any:
 
 @cache
 def _build(kind: type) -> Callable[[Any], Any]:
-    """A function that makes a `kind` out of plain data."""
+    """Return a function that makes a `kind` out of plain data."""
     hints = typing.get_type_hints(kind)
     readers = {f.name: _reader(hints[f.name]) for f in dataclasses.fields(kind)}
     if kind is Detail:
@@ -183,7 +183,7 @@ def _same(value: Any) -> Any:
 
 
 def _fact(value: Any) -> Any:
-    """The value of a fact: a plain one, a reason, or several of either."""
+    """Read the value of a fact: a plain one, a reason, or several of either."""
     if isinstance(value, list):
         return tuple(_fact(one) for one in value)
     return _build(Reason)(value) if isinstance(value, dict) else value
@@ -231,7 +231,7 @@ def _counts(now_s: float, change: changes.Change) -> bool:
 
 
 def began(bodies: Iterable[Plain], now: changes.ClockRead) -> changes.ClockRead:
-    """The start of a daemon at `now` after what is in the journal: how far times have moved."""
+    """Tell by the journal how far times have moved when a daemon begins at `now`."""
     known: tuple[float, str, float] | None = None
     for body in bodies:
         if body.get("t") == changes.ClockRead.__name__:
@@ -255,7 +255,7 @@ _RecordT = TypeVar("_RecordT")
 
 
 def _each_moment(record: _RecordT, put: Callable[[str, float], float]) -> _RecordT:
-    """The record, and all of which it is made, with `put(name, moment)` for each of its moments."""
+    """Put `put(name, moment)` in the place of each moment of the record and of its parts."""
     kind: Any = type(record)
     after: dict[str, Any] = {}
     for name in _names(kind):
@@ -288,12 +288,12 @@ def _moved(change: changes.Change, by_s: float) -> changes.Change:
 
 
 def _later(record: _RecordT, by_s: float) -> _RecordT:
-    """The record with all its moments moved."""
+    """Move all moments of the record."""
     return _each_moment(record, lambda _, at_s: at_s + by_s)
 
 
 def _by(now_s: float, change: changes.Change) -> changes.Change:
-    """The same with times that are still to come moved back together: their order stays."""
+    """Move times that are still to come back together: their order stays."""
     if isinstance(change, changes.Destroyed):
         return dataclasses.replace(change, at_s=min(change.at_s, now_s))
     if not isinstance(change, changes.NodeManaged):
@@ -308,7 +308,7 @@ def _by(now_s: float, change: changes.Change) -> changes.Change:
 
 
 def _latest(node: ManagedNode) -> float:
-    """The latest of its moments, but for the one that is to come: its next try."""
+    """Return the latest of its moments, but for the one that is to come: its next try."""
     found: list[float] = []
 
     def note(name: str, at_s: float) -> float:
@@ -367,7 +367,7 @@ def _clock(last: dict[str, changes.Change], change: changes.ClockSet | changes.C
 
 
 def _fold_destroyed(last: dict[str, changes.Change], change: changes.Change) -> None:
-    """What was destroyed stays counted when its node is forgotten."""
+    """Keep what was destroyed counted when its node is forgotten."""
     if isinstance(change, changes.NodeManaged) and (found := change.node.condemned) is not None:
         node = change.node
         change = changes.Destroyed(node.name, node.generation, found.since_s, found.cause)
@@ -379,7 +379,7 @@ def _note(
     last: dict[str, changes.Change],
     change: changes.Woken | changes.CheckpointKept | changes.CheckpointPutBack | changes.Unconfirmed,
 ) -> None:
-    """What the world does with such a change, done to the record in the journal."""
+    """Do to the record in the journal what the world does with such a change."""
     known = last.get(f"node {change.name}")
     if not isinstance(known, changes.NodeManaged) or known.node.generation != change.generation:
         return

@@ -276,11 +276,11 @@ class Reason:
     facts: tuple[Detail, ...] = ()
 
     def after(self, found: str) -> Reason:
-        """The same, where `found` (a sentence) is why it was wanted."""
+        """Add why it was wanted: `found`, a sentence."""
         return self.plus(found=Words(found))
 
     def plus(self, **facts: Given) -> Reason:
-        """The same with further facts."""
+        """Add further facts."""
         return Reason(self.code, (*self.facts, *_details(facts)))
 
     @property
@@ -320,7 +320,7 @@ class Refusal:
 
 
 def because(code: Code, **facts: Given) -> Reason:
-    """A reason with these facts: numbers are amounts, Words are words, all others are names."""
+    """Make a reason of these facts: numbers are amounts, Words are words, all others are names."""
     return Reason(code, _details(facts))
 
 
@@ -330,22 +330,22 @@ def refusal(subject: str, wanted: Goal, reason: Reason, about: str = "") -> Refu
 
 
 def limit(key: str, most: int, host: str = "") -> Reason:
-    """A limit of the policy file, by its key, is reached, on this host or in all."""
+    """Say that a limit of the policy file, by its key, is reached, on this host or in all."""
     return because(Code.LIMIT, key=key, most=most, host=host)
 
 
 def call_failed(problem: str) -> Reason:
-    """A call failed before, and is not tried again now; `problem` is its driver's."""
+    """Say that a call failed before and is not tried again now; `problem` is its driver's."""
     return because(Code.CALL_FAILED, said=Words(problem))
 
 
 def words(text: str) -> Reason:
-    """A reason for which there are words only."""
+    """Make a reason for which there are words only."""
     return because(Code.OTHER, said=Words(text))
 
 
 def older(subject: str, what: str, reason: str) -> Refusal:
-    """A refusal as journals had them before there were codes."""
+    """Read a refusal as journals had them before there were codes."""
     return refusal(subject, Goal.OTHER, words(reason), what)
 
 

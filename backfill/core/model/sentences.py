@@ -406,7 +406,7 @@ _ENDS = re.compile(r"\s*[\n\r\v\f\x1c-\x1e\x85\u2028\u2029]\s*")
 
 
 def visible(text: str) -> str:
-    """The same on one line, with nothing in it that a terminal, a log or a reader's eye would obey.
+    """Put it on one line, with nothing in it that a terminal, a log or a reader's eye would obey.
 
     Control characters, marks that turn the direction of writing, and what has no width are written
     as JSON writes them: `\\u001b`. Ends of lines become ` | `.

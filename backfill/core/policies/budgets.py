@@ -49,7 +49,7 @@ class Budget:
         return begun_s + self.duration_s
 
     def allows(self, whole: int) -> int:
-        """The ceiling, where all are `whole`."""
+        """Return the ceiling, where all are `whole`."""
         if self.nodes.endswith("%"):
             return floor(whole * int(self.nodes[:-1]) / 100)
         return int(self.nodes)
@@ -62,7 +62,7 @@ class Budgets:
     windows: tuple[Budget, ...] = key((), "In any order.")
 
     def ceiling(self, of: Of, whole: int, now_s: float) -> int | None:
-        """The lowest ceiling that holds now; None: none does."""
+        """Return the lowest ceiling that holds now; None: none does."""
         found = [
             budget.allows(whole)
             for budget in self.windows

@@ -40,7 +40,7 @@ class Cloning:
     per_min_per_image: int = key(0, "The same for one master image, unless the image sets its own.")
 
     def choose(self, made_last_minute: int, wanted: str = "") -> CloneMethod:
-        """The way for an instance that is wanted now; `wanted`: its image's own choice."""
+        """Choose the way for an instance that is wanted now; `wanted`: its image's own choice."""
         method = Choice(wanted) if wanted else self.method
         if method is not Choice.AUTO:
             return CloneMethod(method.value)

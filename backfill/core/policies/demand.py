@@ -68,7 +68,7 @@ class Demand:
         return self.need_of(((job, (job.id,)) for job in pending), flavour, now_s)
 
     def need_of(self, kinds: Iterable[tuple[Job, Collection[str]]], flavour: Flavour, now_s: float) -> Need:
-        """The same of kinds of jobs that count alike: one of each, and the ids of all of them."""
+        """Add up kinds of jobs that count alike: one of each, and the ids of all of them."""
         cpus = jobs = nodes = 0
         misfits: list[str] = []
         shortest_s = inf

@@ -59,7 +59,7 @@ class Devices:
         return any(rule.scarce for rule in self.entries)
 
     def scarce_for(self, job: Job) -> str:
-        """The entry that the job asks for, where only some nodes offer it; or an empty text."""
+        """Return the entry that the job asks for, where only some nodes offer it; or an empty text."""
         rule = self.asked(job) if self.scarce else None
         return rule.name if rule is not None and rule.scarce else ""
 

@@ -67,7 +67,7 @@ class Environments:
     images: tuple[str, ...] = field(default=(), metadata=FILLED_IN)
 
     def admit(self, jobs: Iterable[Job], refused: dict[str, Reason]) -> Iterator[Job]:
-        """The jobs that count; the others are put into `refused` by id, with the reason."""
+        """Yield the jobs that count; the others are put into `refused` by id, with the reason."""
         for job in jobs:
             why = self.refusal(job)
             if why:
@@ -104,7 +104,7 @@ class Environments:
         return _for_others(entries[0], job)
 
     def whose(self, entry: Environment) -> str:
-        """The end of a sentence about somebody who may not have it."""
+        """End a sentence about somebody who may not have it."""
         return f"may not have environment {entry.name}: it is for {whose(entry.users, entry.accounts)}"
 
     @property
@@ -113,7 +113,7 @@ class Environments:
         return bool(self.entries or self.rules)
 
     def asked(self, job: Job) -> str:
-        """The master image that the job's constraint asks for; empty: any will do."""
+        """Return the master image that the job's constraint asks for; empty: any will do."""
         if not job.features:
             return ""
         wanted = set(_NAMES.findall(job.features))
@@ -128,11 +128,11 @@ class Environments:
         return tuple(sorted({name for name in names if name}))
 
     def image_of(self, name: str) -> str:
-        """The master image of an environment; any other name is an image's own."""
+        """Return the master image of an environment; any other name is an image's own."""
         return next((entry.image for entry in self.entries if entry.name == name), name)
 
     def features_of(self, image: str) -> tuple[str, ...]:
-        """The features by which jobs find nodes of this image."""
+        """Return the features by which jobs find nodes of this image."""
         family = self.rule(image).os_family
         names = [entry.name for entry in self.entries if entry.image == image]
         return tuple(dict.fromkeys([*names, *filter(None, [family])]))
@@ -149,7 +149,7 @@ class Environments:
         return any(name in rule.names for rule in self.rules)
 
     def image_for(self, name: str) -> str:
-        """The image for which a node's name is reserved, or an empty text."""
+        """Return the image for which a node's name is reserved, or an empty text."""
         return next((rule.name for rule in self.rules if name in rule.names), "")
 
 

@@ -46,7 +46,7 @@ class Ladder:
     rungs: tuple[RungRule, ...] = DEFAULT_RUNGS
 
     def rule(self, index: int) -> RungRule:
-        """The rule at `index`; past the last one the instance stands still, which loses nothing."""
+        """Return the rule at `index`; past the last one the instance stands still, which loses nothing."""
         return self.rungs[index] if index < len(self.rungs) else _LAST
 
     def over(self, index: int) -> bool:

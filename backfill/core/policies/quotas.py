@@ -35,7 +35,7 @@ class Quotas:
     ceilings: tuple[Quota, ...] = key((), "Each ceiling holds by itself.")
 
     def admit(self, pending: Iterable[Job], running: Iterable[Job]) -> tuple[list[Job], dict[str, Reason]]:
-        """The pending jobs that count, and for the others (by id) which ceiling is reached.
+        """Return the pending jobs that count, and for the others (by id) which ceiling is reached.
 
         Those that Slurm would start first are admitted first: by priority, then as they came.
         """

@@ -33,7 +33,7 @@ class Saving:
     )
 
     def mean_to_eviction_s(self, exposed_s: float, evictions: int) -> float:
-        """Expected time to the next eviction, after `evictions` in `exposed_s` of running."""
+        """Expect the next eviction in so long, after `evictions` in `exposed_s` of running."""
         return (self.expected_s * self.weight + exposed_s) / (self.weight + evictions)
 
     def interval_s(self, cost_s: float, mean_s: float) -> float:
@@ -45,7 +45,7 @@ class Saving:
         return last_s + self.interval_s(cost_s, self.mean_to_eviction_s(exposed_s, evictions))
 
     def identity(self, job_id: str, now_s: float) -> str:
-        """The id of a checkpoint that nobody ordered."""
+        """Make the id of a checkpoint that nobody ordered."""
         return f"{job_id}-{int(now_s)}{_UNASKED}"
 
     def kept_s(self, identity: str, otherwise_s: float) -> float:

@@ -54,7 +54,7 @@ class Unsuspendable:
 
 
 def whole_minutes_s(stopped_s: float, now_s: float) -> float:
-    """The length of a stop as it is granted."""
+    """Return the length of a stop as it is granted."""
     return ceil(max(0.0, now_s - stopped_s) / _MINUTE_S) * _MINUTE_S
 
 

@@ -62,7 +62,7 @@ class Victims:
     )
 
     def choose(self, candidates: Iterable[Candidate], need: Resources, now_s: float) -> tuple[str, ...]:
-        """A smallest sufficient set, best victims first; all of them where even that is too little.
+        """Choose a smallest sufficient set, best victims first; all where even that is too little.
 
         Take them in order until they free `need`, then give back in reverse order whoever is not
         needed after all.

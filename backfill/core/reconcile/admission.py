@@ -39,7 +39,7 @@ class Want:
 
 
 def image_of(policies: PolicySet, node: ManagedNode) -> str:
-    """The master image of a node."""
+    """Return the master image of a node."""
     return node.image or policies.instances.image
 
 

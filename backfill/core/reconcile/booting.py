@@ -163,7 +163,7 @@ def _parent_first(builder: PlanBuilder, spec: InstanceSpec) -> MakeParent | None
 
 
 def create_node(builder: PlanBuilder, node: ManagedNode) -> CreateNode:
-    """The action that makes the node known to Slurm."""
+    """Return the action that makes the node known to Slurm."""
     flavour = builder.policies.instances.flavour_of(node)
     return CreateNode(
         subject=node.name,
@@ -177,7 +177,7 @@ def create_node(builder: PlanBuilder, node: ManagedNode) -> CreateNode:
 
 
 def create_instance(builder: PlanBuilder, node: ManagedNode) -> CreateInstance:
-    """The action that makes and starts the instance."""
+    """Return the action that makes and starts the instance."""
     template = builder.policies.instances
     tag = Tag(builder.policies.cluster, node.name, node.generation)
     fleet = builder.world.fleets.get(node.fleet) if node.fleet else None
@@ -214,7 +214,7 @@ def _features(builder: PlanBuilder, node: ManagedNode) -> tuple[str, ...]:
 
 
 def prove(builder: PlanBuilder, node: ManagedNode) -> None:
-    """The last steps before READY: clock set and everything proven, then undrained.
+    """Take the last steps before READY: clock set and everything proven, then undrained.
 
     Its slurmd has just registered; only after a long proof it has to report once more.
     """

@@ -218,7 +218,7 @@ class PlanBuilder:
         self._result.topics.add(topic)
 
     def finish(self, results: Iterable[Result], wake_s: float) -> Plan:
-        """The plan, with all that was found out and still holds."""
+        """Return the plan, with all that was found out and still holds."""
         refusals = dict(self._said)
         watch: set[str] = set()
         self._result = Result(refusals)
@@ -242,14 +242,14 @@ class PlanBuilder:
         return self.now_s if self.unread else max(node.stopping.since_s, self.world.sighted_since_s)
 
     def instance(self, node: ManagedNode) -> Instance | None:
-        """The node's instance on the host where it should be."""
+        """Return the node's instance on the host where it should be."""
         found = self.world.instances.get((node.host, node.name))
         if found is not None and found.tag.generation != node.generation:
             return None
         return found
 
     def elsewhere(self, node: ManagedNode) -> Instance | None:
-        """The node's instance on a host where we did not look for it, as after a migration."""
+        """Return the node's instance on a host where we did not look for it, as after a migration."""
         for place in self.world.places_of(node.name):
             if place.host not in (node.host, node.left) and place.tag.generation == node.generation:
                 return place
@@ -311,7 +311,7 @@ class PlanBuilder:
         return because(Code.BUDGET, most=most)
 
     def rule(self, node: ManagedNode) -> RungRule:
-        """The present rung of a node: one that would start its jobs anew spares the protected."""
+        """Return the present rung of a node: one that would start its jobs anew spares the protected."""
         return present_rung(self.world, self.policies, node)
 
     def is_free_for(self, node: ManagedNode) -> bool:
@@ -325,7 +325,7 @@ class PlanBuilder:
 
 
 def members(builder: PlanBuilder, fleet: Fleet) -> list[ManagedNode]:
-    """Records of the members of an order, as far as there are any."""
+    """Return records of the members of an order, as far as there are any."""
     known = (builder.world.managed.get(name) for name in fleet.members)
     return [node for node in known if node is not None and node.fleet == fleet.id]
 
@@ -386,13 +386,13 @@ def maintenance_s(world: World, host: str) -> float | None:
 
 
 def ladder_of(policies: PolicySet, node: ManagedNode) -> Ladder:
-    """The ladder by which a node gives its host back: that of its jobs' workload, or of all jobs."""
+    """Return the ladder by which a node gives its host back: its jobs' workload's, or that of all."""
     workload = "" if node.stop is None else node.stop.workload
     return policies.workloads.ladder(workload, policies.ladder) if workload else policies.ladder
 
 
 def present_rung(world: World, policies: PolicySet, node: ManagedNode) -> RungRule:
-    """The present rung of a node: one that would start its jobs anew spares the protected."""
+    """Return the present rung of a node: one that would start its jobs anew spares the protected."""
     ladder = ladder_of(policies, node)
     place = 0 if node.stop is None else ladder.place(node.stop.rung, node.stop.kind)
     rule = ladder.rule(place)

@@ -51,7 +51,7 @@ def fellows_of(builder: PlanBuilder, order: CheckpointOrder) -> list[ManagedNode
 def _without_all(
     builder: PlanBuilder, node: ManagedNode, order: CheckpointOrder, fellows: list[ManagedNode]
 ) -> None:
-    """A node of the order is being removed: its job starts over, or has ended.
+    """Deal with a node of the order that is being removed: its job starts over, or has ended.
 
     Who has the new state waits for Slurm's word about that, which then ends it, too.
     """
@@ -66,7 +66,7 @@ def _without_all(
 
 
 def _leave(builder: PlanBuilder, fellows: Sequence[ManagedNode], why: str) -> None:
-    """The order is over for all of its nodes in the same step, and they go on as they are."""
+    """End the order for all of its nodes in the same step; they go on as they are."""
     for one in fellows:
         builder.note(one, why, order=None)
 
@@ -238,7 +238,7 @@ def _replace(
 
 
 def _fail(builder: PlanBuilder, order: CheckpointOrder, fellows: Sequence[ManagedNode], why: str) -> None:
-    """It cannot be put back: where no part has it yet all go on as they were, else the job starts over.
+    """Give up putting it back: where no part has it yet all go on as they were, else the job starts over.
 
     A part that was lost with its host has no state to go on with.
     """

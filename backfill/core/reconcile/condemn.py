@@ -49,7 +49,7 @@ COPY_IS_LOST = frozenset(Cause) - {Cause.LADDER, Cause.UNSTOPPED, Cause.RECLAIME
 
 
 def work_on(builder: PlanBuilder, node: ManagedNode) -> tuple[HeldJob, ...]:
-    """The jobs that would lose something: frozen with it, at work there, or not shown any more."""
+    """Return the jobs that would lose something: frozen with it, at work there, or not shown any more."""
     world = builder.world
     found = {held.id: held for held in world.vanished_on(node.name)}
     found |= {j.id: HeldJob(j.id, j.restarts) for j in world.jobs_on(node.name) if j.active}

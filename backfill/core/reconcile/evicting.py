@@ -201,7 +201,7 @@ def _go_on_trying(builder: PlanBuilder, node: ManagedNode, limit_s: float) -> No
 
 
 def _stop_unwritten(builder: PlanBuilder, node: ManagedNode, rung: Rung) -> None:
-    """What may be done while nothing can be written: the host is wanted all the same."""
+    """Do what may be done while nothing can be written: the host is wanted all the same."""
     if rung is Rung.THROTTLE and node.order is None:
         hold_back(builder, node)
     else:
@@ -282,7 +282,7 @@ def _moves_of(builder: PlanBuilder, node: ManagedNode) -> list[Operation]:
 
 
 def _tell_slurm(builder: PlanBuilder, node: ManagedNode) -> None:
-    """The instance stands still: drain the node, suspend its jobs, then remember them."""
+    """Drain the node whose instance stands still, suspend its jobs, then remember them."""
     seen = builder.world.nodes.get(node.name)
     builder.watch(node.name)
     # It may have stood still before, and was to come back when its host was wanted again.
@@ -365,7 +365,7 @@ def job_starts(builder: PlanBuilder, node: ManagedNode) -> bool:
 
 
 def held_back(builder: PlanBuilder, node: ManagedNode) -> None:
-    """It is throttled: no new job shall come to so slow a node; those there go on."""
+    """Keep new jobs from a node that is throttled and thus slow; those there go on."""
     seen = builder.world.nodes.get(node.name)
     if seen is None or builder.blind or not drained(builder, node, seen):
         return

@@ -156,7 +156,7 @@ def _need(fleet: Fleet) -> NodeNeed:
 
 
 def _shape(builder: PlanBuilder, fleet: Fleet, host: str) -> Flavour | None:
-    """The shape of a member there: of a job's own that of the closest parent that covers it, if any.
+    """Return a member's shape there: a job's own takes that of the closest parent that covers it.
 
     A clone is as large as its parent, and to boot one for each size that a job asks for takes longer
     than to boot a machine.
@@ -331,7 +331,7 @@ def step_parents(builder: PlanBuilder, host: str) -> None:
 
 
 def _make(builder: PlanBuilder, host: str, image: str) -> None:
-    """A parent is made where, and when, an instance could be."""
+    """Make a parent where, and when, an instance could be made."""
     world, policies = builder.world, builder.policies
     if world.parents_starting(host):
         return

@@ -47,7 +47,7 @@ def holding(builder: PlanBuilder, node: ManagedNode, jobs: Collection[Job]) -> t
 
 
 def _with_patience(builder: PlanBuilder, node: ManagedNode, held: HeldJob) -> HeldJob:
-    """The same with how long it can stand still, from when its stop began."""
+    """Add to the job how long it can stand still, from when its stop began."""
     job = builder.world.jobs.get(held.id)
     patience_s = None if job is None else builder.policies.workloads.patience_s(job)
     if held.patience is not None or patience_s is None:
@@ -84,7 +84,7 @@ def others_suspended(builder: PlanBuilder, node: ManagedNode, jobs: Iterable[Job
 
 
 def taken_over(node: ManagedNode, jobs: Iterable[Job]) -> tuple[HeldJob, ...]:
-    """The same when these jobs were resumed by others: suspended again, they are so by us."""
+    """Note that others resumed these jobs: suspended again, they are so by us."""
     return _taken_over(node.held, {job.id for job in jobs})
 
 
@@ -93,7 +93,7 @@ def _taken_over(held: Iterable[HeldJob], resumed: Collection[str]) -> tuple[Held
 
 
 def fellows(builder: PlanBuilder, node: ManagedNode, job: Job) -> list[ManagedNode]:
-    """The other nodes of ours that hold this run of the job, or are to let it go on together."""
+    """Return the other nodes of ours that hold this run of the job, or are to let it go on together."""
     if len(job.nodes) < 2:
         return []
     others = (builder.world.managed.get(name) for name in job.nodes if name != node.name)
@@ -160,7 +160,7 @@ def stood_s(builder: PlanBuilder, node: ManagedNode) -> float:
 
 
 def go_on_together(builder: PlanBuilder, node: ManagedNode) -> None:
-    """A ready node whose jobs waited for other nodes of theirs: when all run again, they go on."""
+    """Let jobs of a ready node go on that waited for other nodes of theirs, once all run again."""
     left = []
     for held in node.held:
         job = builder.world.jobs.get(held.id)
@@ -245,7 +245,7 @@ def mark(node: ManagedNode, jobs: Iterable[Job], theirs: Collection[str]) -> str
 
 
 def marked_in(seen: Node | None, generation: int) -> dict[str, HeldJob]:
-    """The jobs that are marked, as they were when this generation of the instance was frozen."""
+    """Return the jobs that are marked, as they were when this generation of the instance was frozen."""
     found = _MARK.search(seen.reason) if seen is not None and seen.drained_by_us else None
     if found is None or int(found[1]) != generation:
         return {}
@@ -257,7 +257,7 @@ def marked_in(seen: Node | None, generation: int) -> dict[str, HeldJob]:
 
 
 def frozen_in(builder: PlanBuilder, instance: Instance) -> tuple[HeldJob, ...]:
-    """The jobs with which it stands still: as its drain tells, or as of now.
+    """Return the jobs with which it stands still: as its drain tells, or as of now.
 
     One that is requeued later is noticed either way.
     """
@@ -369,7 +369,7 @@ def _refused(builder: PlanBuilder, node: ManagedNode, held: HeldJob, job: Job, w
 
 
 def _components(builder: PlanBuilder, job: Job) -> Iterator[Job]:
-    """The job, or all components of a heterogeneous one: they wait for one another."""
+    """Return the job, or all components of a heterogeneous one: they wait for one another."""
     lead, plus, _ = job.id.partition("+")
     if not plus:
         yield job
@@ -514,7 +514,7 @@ def tell_back(builder: PlanBuilder, node: ManagedNode, job_id: str, refused: Ref
 
 
 def give_back(builder: PlanBuilder, node: ManagedNode) -> None:
-    """A job that is back in the queue has its own time limit again: ours may fit no partition."""
+    """Give a job that is back in the queue its own time limit again: ours may fit no partition."""
     for held in node.held:
         for limit in () if held.refused is None else held.refused.limits:
             job = builder.world.jobs.get(limit.id)

@@ -107,7 +107,7 @@ def _taken_over(builder: PlanBuilder, own: JobMachines, found: list[ManagedNode]
 
 
 def order_of(job_id: str, number: int) -> str:
-    """The id of one of the orders of a job's machines."""
+    """Return the id of one of the orders of a job's machines."""
     return f"job-{job_id}-{number}"
 
 
@@ -255,7 +255,7 @@ def _step_spawned(builder: PlanBuilder, own: JobMachines, job: Job) -> None:
 
 
 def _name(own: JobMachines, names: tuple[str, ...]) -> NameMachines:
-    """The word by which `backfill run` finds them; no names: there are none any more."""
+    """Return the word by which `backfill run` finds them; no names: there are none any more."""
     why = "they take its owner's jobs" if names else own.reason
     said = f"{own.what} on its nodes: {', '.join(names)}" if names else f"its machines go: {own.reason}"
     word = render(replace(own.request or _PLAIN, at=names, run=own.restarts if names else 0))
@@ -284,7 +284,7 @@ def _inner(builder: PlanBuilder, own: JobMachines) -> list[tuple[ManagedNode, Jo
 
 
 def _step_reclaimed(builder: PlanBuilder, own: JobMachines) -> None:
-    """What the job has in them ends with it; then they go, and who may have them."""
+    """End what the job has in them together with it; then let them go, and who may have them."""
     over, fleet = _over(builder, own), builder.world.fleets.get(own.fleet)
     job = None if over else builder.world.jobs[own.job]
     if job is not None and job.machines is not None and job.machines.at:

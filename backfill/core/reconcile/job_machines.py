@@ -85,7 +85,7 @@ def plan_machines(builder: PlanBuilder) -> None:
 
 
 def _new(builder: PlanBuilder) -> list[Job]:
-    """Waiting jobs that ask and are not known yet, in the order in which they were submitted."""
+    """Return waiting jobs that ask and are not known yet, in the order in which they were submitted."""
     world, policies = builder.world, builder.policies
     found = []
     for kind, ids in world.job_index.kinds_pending(_partitions(world, policies)):
@@ -107,7 +107,7 @@ def _waits(builder: PlanBuilder, job: Job) -> bool:
 
 
 def image_for(policies: PolicySet, job: Job) -> str:
-    """The master image of its machines: by its word, by its constraint, or that of all."""
+    """Return the master image of its machines: by its word, by its constraint, or that of all."""
     word = job.machines.image if job.machines is not None else None
     environments = policies.environments
     return (environments.image_of(word) if word else environments.asked(job)) or policies.instances.image
@@ -315,7 +315,7 @@ def _began(builder: PlanBuilder, own: JobMachines, job: Job, fleet: Fleet | None
 
 
 def _await_start(builder: PlanBuilder, own: JobMachines, job: Job, fleet: Fleet | None) -> None:
-    """It was let go; if something else keeps it waiting, its machines must not stand idle for long."""
+    """Wait for a job that was let go; if something else holds it up, its machines do not idle for long."""
     if own.released_s is None:
         become(builder, own, own.state, "its job was let go", released_s=float(builder.now_s))
         return
@@ -436,7 +436,7 @@ def failed(builder: PlanBuilder, own: JobMachines, fleet: Fleet | None, why: Rea
 
 
 def _give_back(builder: PlanBuilder, own: JobMachines, reason: str) -> None:
-    """What can never be is not waited for: the job stays held, and its owner is told."""
+    """Give up what can never be: the job stays held, and its owner is told."""
     _tell_given_back(builder, own, reason)
     if own.fleet:
         become(builder, own, MachinesState.RECLAIMED, reason, after=MachinesState.GIVEN_BACK)

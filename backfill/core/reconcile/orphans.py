@@ -69,7 +69,7 @@ def _stop_orphan(builder: PlanBuilder, node: ManagedNode | None, instance: Insta
 
 
 def _destroy_old(builder: PlanBuilder, instance: Instance) -> None:
-    """A copy of a node that was removed: stopped at once, destroyed when it was seen for long."""
+    """Stop a copy of a node that was removed at once; destroy it when it was seen for long."""
     name, host, generation = instance.name, instance.host, instance.tag.generation
     reason = f"a stale copy (generation {generation})"
     if instance.state is InstanceState.RUNNING:
@@ -94,7 +94,7 @@ _ORPHAN_AGE_S = 10.0
 
 
 def newer(builder: PlanBuilder, node: ManagedNode) -> Instance | None:
-    """An instance of this name that was made after all that the books know of it."""
+    """Return an instance of this name that was made after all that the books know of it."""
     later = [
         place
         for place in builder.world.places_of(node.name)
@@ -104,7 +104,7 @@ def newer(builder: PlanBuilder, node: ManagedNode) -> Instance | None:
 
 
 def catch_up(builder: PlanBuilder, node: ManagedNode, instance: Instance) -> None:
-    """The books are behind: what they say of this name is over, and the instance follows it."""
+    """Bring the books up to date: what they say of this name is over, and the instance follows it."""
     found, known = instance.tag.generation, node.generation
     behind = because(Code.JOURNAL_BEHIND, host=instance.host, known=known, generation=found)
     if builder.blind or builder.unread:
@@ -130,7 +130,7 @@ def adopt(builder: PlanBuilder, instance: Instance) -> None:
 
 
 def _job_of(builder: PlanBuilder, instance: Instance) -> str:
-    """The job that has the host and was told that this machine is within its allocation; empty: none."""
+    """Return the job that has the host and was told that this machine is within it; empty: none."""
     known = builder.world.hosts.get(instance.host)
     jobs = builder.world.jobs_on(known.node) if known is not None and known.node else []
     return next((job.id for job in jobs if job.active and named(job, instance.name)), "")

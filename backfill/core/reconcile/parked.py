@@ -48,7 +48,7 @@ def step_parked(builder: PlanBuilder, node: ManagedNode) -> None:
 
 
 def _await_state(builder: PlanBuilder, node: ManagedNode) -> None:
-    """A checkpoint is to be put back on another host than before, as long as Slurm holds its job."""
+    """Put a checkpoint back on another host than before, as long as Slurm holds its job."""
     verdict = judge(node.name, node.held, builder.world.jobs, builder.now_s)
     await_patience(builder, verdict.keep)
     if stale(builder, node, verdict):
@@ -77,7 +77,7 @@ def _stands_still(builder: PlanBuilder, node: ManagedNode, instance: Instance) -
 
 
 def _keep_apart(builder: PlanBuilder, node: ManagedNode, instance: Instance, verdict: Verdict) -> None:
-    """It never runs again, whoever uses its host: it stands still for as long as the ladder says."""
+    """Keep one still that never runs again, whoever uses its host, for as long as the ladder says."""
     keep_alive(builder, node, verdict.keep)
     if kept_apart(builder, node, verdict) or _put_right(builder, node, verdict.keep):
         return
@@ -325,7 +325,7 @@ def _suspend(builder: PlanBuilder, node: ManagedNode) -> None:
 
 
 def _give_to_queue(builder: PlanBuilder, node: ManagedNode) -> None:
-    """The last rung: the copy is destroyed and the jobs start over elsewhere."""
+    """Take the last rung: the copy is destroyed and the jobs start over elsewhere."""
     verdict = judge(node.name, node.held, builder.world.jobs)
     kept = verdict.keep
     for held in kept:
@@ -411,7 +411,7 @@ def step_moving(builder: PlanBuilder, node: ManagedNode) -> None:
 
 
 def _too_slow(builder: PlanBuilder, node: ManagedNode) -> bool:
-    """A running instance may keep a wanted host busy only for the rung's time: then it stops."""
+    """Stop an instance that runs and keeps a wanted host busy for longer than the rung allows."""
     instance = builder.instance(node)
     if instance is None or instance.state is not InstanceState.RUNNING:
         return False

@@ -96,7 +96,7 @@ def _plan_anew(world: World, policies: PolicySet, *, keep: bool) -> Plan:
 
 
 def _same_again(world: World, policies: PolicySet) -> Plan | None:
-    """The latest plan, where making it once more would bring the same."""
+    """Return the latest plan, where making it once more would bring the same."""
     queue = world.queue
     if queue.latest is None or len(queue) or policies is not queue.policies or queue.blind:
         return None
@@ -148,7 +148,7 @@ def _look_at(builder: PlanBuilder, entity: Entity, settled: bool) -> tuple[Resul
 
 
 def _note_stale(world: World, policies: PolicySet) -> None:
-    """What is said of a host whose picture is old says how old it is: it changes all the time."""
+    """Mark hosts whose picture is old: what is said of them tells its age, which grows all the time."""
     queue, after_s = world.queue, policies.limits.stale_after_s
     if not queue.stale and world.now_s <= queue.all_fresh_until_s:
         return
@@ -204,7 +204,7 @@ def _node(builder: PlanBuilder, name: str) -> None:
 
 
 def _machines(builder: PlanBuilder, name: str) -> None:
-    """A job's own; or jobs that ask for some."""
+    """Look at a job's own machines; or at jobs that ask for some."""
     own = builder.world.machines.get(name)
     if not name:
         plan_machines(builder)

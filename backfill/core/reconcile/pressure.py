@@ -79,7 +79,7 @@ def wanted_on(world: World, host: str) -> Resources | None:
 
 
 def _got(node: Node, holders: Iterable[Job]) -> Resources:
-    """An exclusive job holds more than it asked for: the node's own count is the truth."""
+    """Add up what jobs hold. An exclusive one holds more than it asked for: the node's count is true."""
     cpus = memory_mb = 0
     for job in holders:
         cpus += -(-job.cpus // max(1, job.num_nodes))
@@ -241,7 +241,7 @@ def unsafe(builder: PlanBuilder, node: ManagedNode) -> Reason | None:
 def first_rung(
     builder: PlanBuilder, node: ManagedNode, *, cause: EvictionCause = EvictionCause.STOPPED
 ) -> NodeStop:
-    """A stop that begins now."""
+    """Make a stop that begins now."""
     return _stop(builder, _course(builder, node), cause)
 
 
@@ -270,7 +270,7 @@ def next_rung(builder: PlanBuilder, node: ManagedNode) -> NodeStop:
 
 
 def rule_after(builder: PlanBuilder, node: ManagedNode) -> RungRule:
-    """The rule of the next rung."""
+    """Return the rule of the next rung."""
     return ladder_of(builder.policies, node).rule(_place(builder, node) + 1)
 
 

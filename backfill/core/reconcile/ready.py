@@ -455,7 +455,7 @@ def _since_s(builder: PlanBuilder, name: str) -> float:
 
 
 def _excused(builder: PlanBuilder, name: str) -> bool:
-    """A node of ours is silent by our own doing, or its step deals with it, unless its host is
+    """Return True if a node is silent by our own doing, or its step deals with it, unless its host is
     gone together with it: then it is as dead as any."""
     node = builder.world.managed.get(name)
     if node is None:

@@ -72,7 +72,7 @@ def _without_jobs(builder: PlanBuilder, node: ManagedNode) -> None:
 
 
 def _with_jobs(builder: PlanBuilder, node: ManagedNode) -> None:
-    """It stays, unless its room is wanted back: then its jobs may end in time, or start anew."""
+    """Keep it, unless its room is wanted back: then its jobs may end in time, or start anew."""
     back = node.doomed and wanted_back(builder, node)
     if not back:
         reason = "a job came just before the drain"
@@ -212,7 +212,7 @@ def _leave_slurm(builder: PlanBuilder, node: ManagedNode) -> None:
 
 
 def _give_back(builder: PlanBuilder, node: ManagedNode, job: Job) -> None:
-    """The job's copy is destroyed: let it start anew, or end it where its owner forbade that."""
+    """Let a job whose copy is destroyed start anew, or end it where its owner forbade that."""
     reason = f"its instance is gone: {node.reason}"
     host = "" if lost_with(builder, node.host) else node.host
     if node.condemned is not None and node.condemned.cause is Cause.PATIENCE:

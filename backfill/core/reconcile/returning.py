@@ -64,7 +64,7 @@ def step_returning(builder: PlanBuilder, node: ManagedNode) -> None:
 
 
 def _verdict(builder: PlanBuilder, node: ManagedNode) -> Verdict:
-    """The fence; until its guest has answered, and its network with it, patience has a say as well."""
+    """Ask the fence; patience has a say as well until the guest has answered, and its network with it."""
     silent = builder.stopped(builder.instance(node)) or not node.woken_since
     now_s = builder.now_s if silent else None
     verdict = judge(node.name, node.held, builder.world.jobs, now_s)
@@ -128,7 +128,7 @@ def _try(builder: PlanBuilder, node: ManagedNode, action: RestoreInstance | Thaw
 
 
 def _running(builder: PlanBuilder, node: ManagedNode) -> None:
-    """It has CPUs again: set its clock, wait until Slurm hears it, then let its jobs go on."""
+    """Set the clock of one that has CPUs again, wait until Slurm hears it, then let its jobs go on."""
     if not show(builder, node):
         return
     holds, problem = proven(builder, node, "its clock stood still")
@@ -208,7 +208,7 @@ def _refused(builder: PlanBuilder, action: ResumeJob) -> str | None:
 
 
 def _tell_owners(builder: PlanBuilder, node: ManagedNode, waiting: Collection[str]) -> None:
-    """What is true of each job now: it goes on, or somebody else keeps it suspended."""
+    """Tell each job's owner what is true now: it goes on, or somebody else keeps it suspended."""
     jobs = builder.world.jobs
     held = [h for h in judge(node.name, node.held, jobs).keep if h.id not in waiting]
     for job in held:

@@ -139,7 +139,7 @@ def _waiting_low(world: World, policies: PolicySet) -> Iterator[Job]:
 def _admitted(
     world: World, policies: PolicySet, running: Iterable[Job], refused: dict[str, Reason]
 ) -> Iterable[Job]:
-    """The waiting jobs that the catalogue and the quotas let count; the others go into `refused`."""
+    """Return waiting jobs that catalogue and quotas let count; the others go into `refused`."""
     waiting: Iterable[Job] = waiting_low(world, policies)
     if policies.environments.entries:
         waiting = list(policies.environments.admit(waiting, refused))

@@ -248,6 +248,6 @@ def _tell(builder: PlanBuilder, job: Job) -> None:
 
 
 def _node(builder: PlanBuilder, job: Job) -> ManagedNode | None:
-    """The node of ours on which a pilot is at work, where its guest can be asked now."""
+    """Return the node of ours on which a pilot is at work, where its guest can be asked now."""
     node = builder.world.managed.get(job.nodes[0]) if job.nodes else None
     return node if node is not None and node.phase is Phase.READY else None

@@ -31,7 +31,7 @@ class Told:
 def tell_waiting(
     world: World, policies: PolicySet, refusals: Sequence[Refusal], told: Mapping[str, Told]
 ) -> tuple[list[TellJob], dict[str, Told]]:
-    """The sentences for this minute, and what all who still wait have been told then.
+    """Return the sentences for this minute, and what all who still wait have been told then.
 
     Who has begun loses the sentence again.
 
@@ -59,7 +59,7 @@ def tell_waiting(
 def _told_now(
     world: World, policies: PolicySet, refusals: Sequence[Refusal], told: Mapping[str, Told], most: int
 ) -> tuple[list[TellJob], dict[str, Told]]:
-    """The sentences for those who wait, `most` at most."""
+    """Return the sentences for those who wait, `most` at most."""
     notice = policies.notice
     own = {r.subject.removeprefix("job "): r.reason for r in refusals if r.wanted is Goal.INSTANCE}
     common = _common(refusals)
@@ -103,7 +103,7 @@ def _known(now_s: float, again_s: float, last: Told, reason: Reason) -> bool:
 
 
 def _sentence(clock_s: float, reason: str) -> str:
-    """It stays there for a while when the job has started, so it says of what time it speaks."""
+    """Say of what time it speaks: it stays there for a while when the job has started."""
     at = datetime.fromtimestamp(clock_s, UTC).strftime("%Y-%m-%d %H:%M UTC")
     return f"{OUR_REASON} as of {at} it waits: {reason}"[:_LONGEST]
 
