@@ -41,8 +41,8 @@ DONE, OTHERS = "done", "not by us"
 
 
 @dataclass(slots=True)
-class _Sums:
-    """`lost` by cause: runs, and the seconds that they had worked."""
+class PayloadSums:
+    """What payloads have brought: `lost` by cause: runs, and the seconds that they had worked."""
 
     done: int = 0
     worked_s: float = 0.0
@@ -56,6 +56,11 @@ class _Sums:
             line = self.lost.setdefault(cause, [0.0, 0.0])
             line[0] += 1
             line[1] += run.worked_s
+
+    @property
+    def lost_s(self) -> float:
+        """How long runs had worked that came to nothing because of us."""
+        return sum(line[1] for why, line in self.lost.items() if why != OTHERS)
 
     def told(self) -> Body:
         lost = {why: {"runs": int(line[0]), "s": line[1]} for why, line in sorted(self.lost.items())}
@@ -74,11 +79,14 @@ class PayloadBook:
     def recall(self, journal: Journal) -> None:
         """Take in what the journal still knows."""
         for record in journal.read(types=(WorkLost.__name__, PayloadEnded.__name__)):
-            change = decode(record.body)
-            if isinstance(change, PayloadEnded):
-                self._add(change)
-            else:
-                self.lost(change)
+            self.take(decode(record.body))
+
+    def take(self, change: PayloadEnded | WorkLost) -> None:
+        """Take in what a journal has."""
+        if isinstance(change, PayloadEnded):
+            self._add(change)
+        else:
+            self.lost(change)
 
     def lost(self, change: WorkLost) -> None:
         """Count a run of a job, perhaps a pilot's, that came to nothing."""
@@ -120,17 +128,22 @@ class PayloadBook:
 
     def told(self) -> Body:
         """Return the sums of each day and of each pilot, the latest first, for `status`."""
-        days: dict[str, _Sums] = {}
-        pilots: dict[str, _Sums] = {}
-        for run in sorted(self._runs.values(), key=lambda run: -run.at_s):
-            cause = "" if run.done else self._cause(run)
-            days.setdefault(_day(run.at_s), _Sums()).add(run, cause)
-            if run.job_id in pilots or len(pilots) < _MOST_PILOTS:
-                pilots.setdefault(run.job_id, _Sums()).add(run, cause)
+        days, pilots = self.sums()
         return {
             "days": [{"day": day, **sums.told()} for day, sums in list(days.items())[:_MOST_DAYS]],
             "pilots": [{"pilot": pilot, **sums.told()} for pilot, sums in pilots.items()],
         }
+
+    def sums(self) -> tuple[dict[str, PayloadSums], dict[str, PayloadSums]]:
+        """Return them by day, and by the job of a pilot, the latest first."""
+        days: dict[str, PayloadSums] = {}
+        pilots: dict[str, PayloadSums] = {}
+        for run in sorted(self._runs.values(), key=lambda run: -run.at_s):
+            cause = "" if run.done else self._cause(run)
+            days.setdefault(_day(run.at_s), PayloadSums()).add(run, cause)
+            if run.job_id in pilots or len(pilots) < _MOST_PILOTS:
+                pilots.setdefault(run.job_id, PayloadSums()).add(run, cause)
+        return days, pilots
 
     def _cause(self, run: PayloadEnded) -> str:
         """Name why we have given up the pilot's work at about that time; else it was not by us."""

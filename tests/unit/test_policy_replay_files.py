@@ -30,7 +30,8 @@ def test_one_page_of_two_policies(files: Path) -> None:
     assert "<h1>Replay with pause.yaml and kill.yaml</h1>" in page
     assert "Over 3 seeds" in page
     assert "<th>kill.yaml minus pause.yaml</th>" in page
-    (badput,) = re.findall(r"badput .*?</tr>", page)
+    badput, *by_cause = re.findall(r"badput .*?</tr>", page)
+    assert [line.partition("<")[0] for line in by_cause] == ["badput by ladder"]
     assert re.search(r'<td class="bad">\+[\d.e-]+ ± [\d.e-]+ core h, worse</td>', badput)
     data = json.loads(page.split('id="data">')[1].split("</script>")[0])
     assert [len(run["spans"]) % 5 for run in data["runs"]] == [0, 0]

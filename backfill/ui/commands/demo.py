@@ -24,6 +24,7 @@ from backfill.ui.terminal import aligned, emphasis
 
 if TYPE_CHECKING:
     from backfill.sim.scenarios.player import Outcome
+    from backfill.sim.scenarios.pool_day import PoolDay
     from backfill.sim.scenarios.scenario import Scenario
     from backfill.ui.report.papers import Play
 
@@ -230,17 +231,19 @@ def conclude(args: argparse.Namespace, plays: Sequence[Play], *, live: bool) -> 
     """
     if args.junit is not None:
         write_text(args.junit, junit_lines([(play.name, play.outcome) for play in plays]))
+    found = days(plays)
+    beside = tuple(rows(found)) if found else ()
     if args.report is not None:
-        _page(args.report, plays[0].outcome, live=live)
+        _page(args.report, plays[0].outcome, beside, live=live)
     if args.json:
-        print(json.dumps(_document(plays, live=live)))
+        print(json.dumps(_document(plays, found, live=live)))
     else:
         for line in _lines(plays):
             print(line)
         if args.report is not None:
             print(f"\nThe report with the picture: {args.report}")
         _beside_the_paper(plays)
-        _beside_rivals(plays)
+        _beside_rivals(beside)
     return OK if all(play.outcome.ok for play in plays) else NO
 
 
@@ -267,14 +270,14 @@ def _beside_the_paper(plays: Sequence[Play]) -> None:
         print("\n".join(lines))
 
 
-def _beside_rivals(plays: Sequence[Play]) -> None:
+def _beside_rivals(beside: Sequence[tuple[str, ...]]) -> None:
     """A scenario with payloads: ours beside killing, pausing blindly and never evicting."""
-    if found := days(plays):
+    if beside:
         print("\nThe same story in other ways, drawn from the same seed (docs/replay.md):\n")
-        print("\n".join(aligned(list(rows(found)))))
+        print("\n".join(aligned(beside)))
 
 
-def _page(path: Path, outcome: Outcome, *, live: bool) -> None:
+def _page(path: Path, outcome: Outcome, beside: tuple[tuple[str, ...], ...], *, live: bool) -> None:
     scenario = outcome.scenario
     head = PageHead(
         scenario.name.capitalize(),
@@ -282,11 +285,12 @@ def _page(path: Path, outcome: Outcome, *, live: bool) -> None:
         "On real parts: slurmctld, slurmd, libvirt, QEMU" if live else "In simulated time",
         not live,
         judgements((v.ok, v.text, v.details) for v in outcome.verdicts),
+        beside,
     )
     write_report(path, timeline_of(outcome.records), head)
 
 
-def _document(plays: Sequence[Play], *, live: bool) -> dict[str, object]:
+def _document(plays: Sequence[Play], found: Sequence[PoolDay], *, live: bool) -> dict[str, object]:
     scenario = plays[0].outcome.scenario
     names = ("measure", "variant", "paper", "ours")
     figures = paper_rows(scenario) if len(plays) == 1 else []
@@ -296,7 +300,7 @@ def _document(plays: Sequence[Play], *, live: bool) -> dict[str, object]:
         "ok": all(play.outcome.ok for play in plays),
         "plays": {play.name: _play(play) for play in plays},
         "paper": [dict(zip(names, row, strict=True)) for row in figures],
-        "payloads": documents(days(plays)),
+        "payloads": documents(found),
     }
 
 

@@ -16,6 +16,7 @@ from backfill.core.model.lifecycle import ManagedNode, Phase
 from backfill.core.model.plan import AnswerClaim, EndClaim, ForgetNode, SetNode
 from backfill.core.model.records import decode
 from backfill.engine.narrate import story_line
+from backfill.engine.payload_book import PayloadBook
 from backfill.ports.storage import Record
 from backfill.ui.report.timeline import (
     Boot,
@@ -274,6 +275,7 @@ class TimelineBuilder:
         self._names: dict[str, str] = {}
         self._events: list[Event] = []
         self._episodes = Episodes()
+        self._payloads = PayloadBook()
 
     def add(self, record: Record) -> None:
         """Take one record."""
@@ -324,6 +326,7 @@ class TimelineBuilder:
         end_s = self._end_s if now_s is None else max(now_s, self._end_s)
         instances = {name: track.upto(end_s) for name, track in self._instances.items()}
         jobs = {job_id: track.upto(end_s) for job_id, track in self._jobs.items()}
+        days, pilots = self._payloads.sums()
         return Chart(
             start_s=self._start_s,
             end_s=end_s,
@@ -338,6 +341,8 @@ class TimelineBuilder:
             evictions=tuple(self._episodes.evictions),
             events=tuple(self._events),
             names=dict(self._names),
+            payload_days=days,
+            payload_pilots=pilots,
         )
 
     # --- taking ----------------------------------------------------------------------------------
@@ -467,6 +472,8 @@ class TimelineBuilder:
         if self._story:
             self._tell(record, main=self._is_news(value))
             self._episodes.add(record.at_s, value)
+            if isinstance(value, ch.PayloadEnded | ch.WorkLost):
+                self._payloads.take(value)
 
     def _tell(self, record: Record, *, main: bool) -> None:
         if not self._story:

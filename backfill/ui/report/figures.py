@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass
+from functools import partial
 
 from backfill.core.model.measures import (
     CORE_S_PER_CORE_H,
@@ -235,6 +236,19 @@ FIGURES = (
         lambda s: s.delay.delay_s.maximum,
     ),
 )
+
+
+def figures_by_cause(summaries: Iterable[Summary]) -> list[Figure]:
+    """Return a row for each cause for which work was lost in any of them."""
+    causes = sorted({cause for summary in summaries for cause in summary.badput_core_s})
+    return [
+        Figure(f"badput_core_h_{cause}", f"badput by {cause}", "core h", -1, partial(_lost_core_h, cause))
+        for cause in causes
+    ]
+
+
+def _lost_core_h(cause: str, summary: Summary) -> float:
+    return _core_h(summary.badput_core_s.get(cause, 0.0))
 
 
 def plain(summary: Summary) -> dict[str, object]:

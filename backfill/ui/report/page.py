@@ -15,6 +15,7 @@ from backfill.ui.commands.version import release
 from backfill.ui.outfile import OutputError, write_text
 from backfill.ui.parser import BAD_DATA, OK, USAGE
 from backfill.ui.report.builder import timeline_of
+from backfill.ui.report.payloads import figures, payloads_section, rivals_section
 from backfill.ui.report.style import PAGE, PICTURE, VARIABLES, escape
 from backfill.ui.report.svg import (
     Mark,
@@ -51,6 +52,7 @@ class PageHead:
     where: str = ""  # on what kind of cluster
     simulated: bool = False  # its dates mean nothing
     judgements: tuple[Judgement, ...] = ()
+    rivals: tuple[tuple[str, ...], ...] = ()  # a table, its head first: other ways to play the same
 
 
 def report_html(timeline: Chart, head: PageHead) -> str:
@@ -59,6 +61,8 @@ def report_html(timeline: Chart, head: PageHead) -> str:
         (
             _header(timeline, head),
             _picture(timeline, head),
+            payloads_section(timeline),
+            rivals_section(head.rivals),
             _evictions(timeline),
             _starts(timeline),
             _events(timeline),
@@ -129,7 +133,7 @@ def _figures(timeline: Chart) -> list[tuple[str, str]]:
     if timeline.jobs:
         ended = sum(1 for row in timeline.jobs if row.end == "completed")
         found.append((f"{ended} of {len(timeline.jobs)}", "jobs completed"))
-    return found
+    return [*found, *figures(timeline)]
 
 
 def _picture(timeline: Chart, head: PageHead) -> str:

@@ -9,7 +9,7 @@ from pathlib import Path
 from backfill.sim.replay.policy_replay import Setting
 from backfill.sim.replay.trace_cluster import START_S
 from backfill.ui.report.comparison import difference, worth_telling
-from backfill.ui.report.figures import FIGURES, Figure
+from backfill.ui.report.figures import FIGURES, Figure, figures_by_cause
 from backfill.ui.report.gantt import Look
 from backfill.ui.report.replay_exports import spans_of
 from backfill.ui.report.replay_text import Played, told_differences, told_time
@@ -79,7 +79,8 @@ def _head(setting: Setting, played: Sequence[Played], names: str) -> str:
 def _table(played: Sequence[Played]) -> str:
     heads = "".join(f"<th>{escape(one.name)}</th>" for one in played)
     two = len(played) == 2
-    rows = "".join(_row(figure, played) for figure in FIGURES)
+    summaries = [summary for one in played for summary in one.summaries]
+    rows = "".join(_row(figure, played) for figure in (*FIGURES, *figures_by_cause(summaries)))
     last = "<th>" + escape(f"{played[1].name} minus {played[0].name}") + "</th>" if two else ""
     return (
         f'<h2>All figures</h2><div class="scroll"><table><tr><th></th>{heads}{last}</tr>{rows}</table></div>'

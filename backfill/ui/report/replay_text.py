@@ -6,13 +6,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
-from backfill.core.model.measures import CORE_S_PER_CORE_H
 from backfill.sim.replay.bare import ROWS_PER_CHUNK, quoted
 from backfill.sim.replay.policy_replay import Run, Setting
 from backfill.sim.replay.trace_cluster import START_S, JobTale
 from backfill.sim.traces.trace import JobTrace
 from backfill.ui.report.comparison import difference, differences
-from backfill.ui.report.figures import FIGURES, Summary, plain
+from backfill.ui.report.figures import FIGURES, Summary, figures_by_cause, plain
 from backfill.ui.report.gantt import Gantt
 
 # The first five columns are those of a replay without instances.
@@ -65,9 +64,9 @@ def text_lines(setting: Setting, played: Sequence[Played]) -> Iterator[str]:
     for rung in sorted({rung for one in played for rung in one.summary.evictions.by_rung}):
         values = "".join(f"{one.summary.evictions.by_rung.get(rung, 0):>24}" for one in played)
         yield f"{'preemptions by ' + rung:46}{values}"
-    for cause in sorted({cause for one in played for cause in one.summary.badput_core_s}):
-        lost = [one.summary.badput_core_s.get(cause, 0.0) / CORE_S_PER_CORE_H for one in played]
-        yield f"{'badput by ' + cause:46}" + "".join(f"{core_h:>17.1f} core h" for core_h in lost)
+    for figure in figures_by_cause(one.summary for one in played):
+        values = "".join(f"{figure.shown(figure.of(one.summary)):>24}" for one in played)
+        yield f"{figure.title:46}{values}"
     for step in first.steps:
         values = "".join(f"{one.summary.steps[step]:>24}" for one in played)
         yield f"{step:46}{values}"

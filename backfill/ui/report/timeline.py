@@ -10,6 +10,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from backfill.engine.payload_book import PayloadSums
+
 
 class StretchKind(StrEnum):
     """Kinds of stretches of time: one kind has one colour everywhere."""
@@ -169,6 +171,8 @@ class Chart:
     evictions: tuple[EvictionMark, ...] = ()
     events: tuple[Event, ...] = ()
     names: Mapping[str, str] = field(default_factory=dict)  # of jobs, by id
+    payload_days: Mapping[str, PayloadSums] = field(default_factory=dict)  # by date, the latest first
+    payload_pilots: Mapping[str, PayloadSums] = field(default_factory=dict)  # by the id of a pilot's job
 
     @property
     def length_s(self) -> float:
