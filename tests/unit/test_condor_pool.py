@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from backfill.drivers.condor.diagnosis import look_at_tokens
 from backfill.drivers.condor.pool import CondorPool
 from backfill.drivers.condor.settings import CondorConfig
 from backfill.ports.errors import DriverError, RefusedError, UnreachableError
@@ -27,11 +28,18 @@ def jwt(**claims: object) -> str:
     return ".".join([*words, "signature"])
 
 
+def write(place: Path, **claims: object) -> None:
+    """A token that its owner alone may read: HTCondor takes no other."""
+    path = place / "pool"
+    path.touch(mode=0o600)
+    path.write_text(jwt(**claims))
+
+
 @pytest.fixture
 def tokens(tmp_path: Path) -> Path:
     place = tmp_path / "tokens"
     place.mkdir()
-    (place / "pool").write_text(jwt(iss="pool", exp=int(time.time()) + 3600))
+    write(place, iss="pool", exp=int(time.time()) + 3600)
     return place
 
 
@@ -105,12 +113,25 @@ REFUSED = {"error": {"said": "Failed communication with collector."}}
 
 def test_a_token_that_has_expired(tmp_path: Path, tokens: Path) -> None:
     """HTCondor says the same of everything; the token itself says when."""
-    (tokens / "pool").write_text(jwt(exp=1_700_000_000))
+    write(tokens, exp=1_700_000_000)
     refuses(
         pool(tokens, answering(tmp_path, REFUSED)),
         RefusedError,
-        r"expired at 2023-11-14 22:13 UTC; make one there: condor_token",
+        r"the token in \S+/pool expired at 2023-11-14 22:13 UTC; replace that file",
     )
+
+
+def test_a_token_that_others_may_read(tmp_path: Path, tokens: Path) -> None:
+    """HTCondor passes over it in silence, as over one that belongs to somebody else."""
+    (tokens / "pool").chmod(0o644)
+    refuses(
+        pool(tokens, answering(tmp_path, REFUSED)),
+        RefusedError,
+        r"does not take the token in \S+/pool: its mode is 0644, .* chmod 600 that file",
+    )
+    write(tokens, exp=int(time.time()) + 3600)
+    (tokens / "pool").chmod(0o400)
+    assert look_at_tokens(str(tokens)).problem is None
 
 
 def test_no_token_at_all(tmp_path: Path, tokens: Path) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from backfill.config import ImageEntry, load
-from backfill.config.model import Config, GuestNetworkEntry
+from backfill.config.model import CondorEntry, Config, GuestNetworkEntry
 from backfill.core.model.cluster import Node, NodeBase, SlurmSettings, SlurmVersion
 from backfill.drivers.libvirt.inspection import HostFile, HostFolder, HostInspection
 from backfill.ui.cli import main
@@ -21,7 +21,7 @@ from backfill.ui.commands.hook_check import Found
 from backfill.ui.commands.options_check import OptionsFound
 from backfill.ui.doctor import network, places
 from backfill.ui.doctor.examination import examine
-from backfill.ui.doctor.facts import Facts, HostFacts, ImageFacts, PlaceFacts, SlurmFacts, Who
+from backfill.ui.doctor.facts import Facts, HostFacts, ImageFacts, PlaceFacts, PoolFacts, SlurmFacts, Who
 from backfill.ui.doctor.findings import Defect, Grade
 from backfill.ui.doctor.guest_life import mending
 from backfill.ui.doctor.look import image_facts
@@ -103,6 +103,7 @@ def test_a_sound_site_has_no_finding(tmp_path: Path) -> None:
     assert examine(sound(tmp_path)).all == []
     assert examine(_own_key(_raw(AuthType="auth/slurm")(sound(tmp_path)))).all == []
     assert examine(_closed(sound(tmp_path))).all == []
+    assert examine(_asking(PoolFacts(token_left_s=1e8))(sound(tmp_path))).all == []
 
 
 Plant = Callable[[Facts], Facts]
@@ -122,6 +123,15 @@ def _closed(facts: Facts) -> Facts:
     assert libvirt is not None
     closed = replace(libvirt, guest_network=GuestNetworkEntry(closed=True))
     return replace(facts, config=replace(facts.config, libvirt=closed))
+
+
+def _asking(seen: PoolFacts) -> Plant:
+    """A daemon that asks a pool."""
+
+    def plant(facts: Facts) -> Facts:
+        return replace(facts, config=replace(facts.config, condor=CondorEntry("cm", "/t")), pool=seen)
+
+    return plant
 
 
 def _slurm(**changes: Any) -> Plant:
@@ -289,6 +299,9 @@ PLANTS: tuple[tuple[Defect, str, Plant], ...] = (
     (Defect.ADDRESS_TAKEN, "address", _facts(taken={"vn3": "10.0.1.3"})),
     (Defect.CONTROLLER_SILENT, "port", _facts(controller_problem="Connection refused")),
     (Defect.SALT, "salt", _facts(salt_problem="salt: no master; start salt-master")),
+    (Defect.POOL_TOKEN, "/t", _asking(PoolFacts("the HTCondor pool: no token; make one"))),
+    (Defect.POOL_TOKEN, "/t", _asking(PoolFacts(token_left_s=3600.0))),
+    (Defect.POOL_SILENT, "cm", _asking(PoolFacts(silent="the HTCondor pool: nothing answers; start it"))),
 )
 
 

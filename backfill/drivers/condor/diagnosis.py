@@ -5,9 +5,13 @@ from __future__ import annotations
 import base64
 import binascii
 import json
+import os
+import pwd
 import socket
+import stat
 import time
 from collections.abc import Iterator
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -19,9 +23,19 @@ _PORT = 9618
 _CONNECT_S = 5.0
 
 
+@dataclass(frozen=True, slots=True)
+class TokensSeen:
+    """The tokens in the directory. `problem`: why the pool takes none; `ends_s`: when the one that it takes
+    ends, None: never, as far as it says.
+    """
+
+    problem: RefusedError | None = None
+    ends_s: float | None = None
+
+
 def explain(config: CondorConfig, said: str) -> DriverError:
     """Return the error for a question without an answer, of which HTCondor has said this."""
-    return _tokens(config) or _network(config) or _rest(config, said)
+    return look_at_tokens(config.tokens).problem or _network(config) or _rest(config, said)
 
 
 def _rest(config: CondorConfig, said: str) -> DriverError:
@@ -32,22 +46,49 @@ def _rest(config: CondorConfig, said: str) -> DriverError:
     return RefusedError(SUBJECT, f"it answers at {config.collector}, but not to us ({said})", remedy)
 
 
-def _tokens(config: CondorConfig) -> RefusedError | None:
-    """Return what is wrong with all tokens, if none is good."""
+def look_at_tokens(directory: str) -> TokensSeen:
+    """Look at what proves to the pool who we are, as the user who runs this."""
     make = "make one there: condor_token_create -identity backfill@POOL -authz READ"
+    passed_over = ""
     try:
-        files = sorted(path for path in Path(config.tokens).iterdir() if path.is_file())
-        ends = [end for path in files for end in _ends(path.read_text())]
+        for path in sorted(path for path in Path(directory).iterdir() if path.is_file()):
+            if why := _passed_over(path):
+                passed_over = f"HTCondor does not take the token in {path}: {why}"
+            elif ends := [*_ends(path.read_text())]:
+                return _good_until(path, ends[0])
     except OSError as error:
         why = error.strerror or type(error).__name__
-        return RefusedError(SUBJECT, f"no token can be read in {config.tokens}: {why}", make)
-    if not ends:
-        return RefusedError(SUBJECT, f"there is no token in {config.tokens}", make)
-    latest_s = max(ends, key=lambda end: float("inf") if end is None else end)
-    if latest_s is None or latest_s > time.time():
-        return None
-    day = datetime.fromtimestamp(latest_s, UTC).strftime("%Y-%m-%d %H:%M UTC")
-    return RefusedError(SUBJECT, f"the token in {config.tokens} expired at {day}", make)
+        return TokensSeen(RefusedError(SUBJECT, f"no token can be read in {directory}: {why}", make))
+    if passed_over:
+        return TokensSeen(RefusedError(SUBJECT, passed_over, f"chown {_who()} and chmod 600 that file"))
+    return TokensSeen(RefusedError(SUBJECT, f"there is no token in {directory}", make))
+
+
+def _good_until(path: Path, end_s: float | None) -> TokensSeen:
+    """HTCondor takes the first token by the names of files, good or not (measured with 25.14)."""
+    if end_s is None or end_s > time.time():
+        return TokensSeen(None, end_s)
+    day = datetime.fromtimestamp(end_s, UTC).strftime("%Y-%m-%d %H:%M UTC")
+    remedy = "replace that file by a new one: condor_token_create -identity backfill@POOL -authz READ"
+    return TokensSeen(RefusedError(SUBJECT, f"the token in {path} expired at {day}", remedy), end_s)
+
+
+def _passed_over(path: Path) -> str:
+    """Return why HTCondor takes no notice of a file with tokens, silently (measured with 25.14)."""
+    found = path.stat()
+    if found.st_uid != os.geteuid():
+        return f"it belongs to uid {found.st_uid}, not to {_who()}, who asks"
+    if found.st_mode & 0o077:
+        return f"its mode is {stat.S_IMODE(found.st_mode):04o}, by which others may get at it"
+    return ""
+
+
+def _who() -> str:
+    uid = os.geteuid()
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return f"uid {uid}"
 
 
 def _ends(text: str) -> Iterator[float | None]:

@@ -49,6 +49,7 @@ CHECKS: tuple[tuple[str, Look, Sight], ...] = (
     ("a hook is heard", slurm.hooks, Sight.SLURM),
     ("users can ask for machines of their own", slurm.options, Sight.OWN),
     ("Salt", machine.salt, Sight.OWN),
+    ("the HTCondor pool answers", machine.pool, Sight.OWN),
 )
 
 

@@ -93,6 +93,18 @@ class HostFacts:
 
 
 @dataclass(frozen=True, slots=True)
+class PoolFacts:
+    """The HTCondor pool. `token_problem`: why no token is good, and what mends it;
+    `token_left_s`: how long the last one is good, None: no end is known; `silent`: why the pool does not
+    answer, with a token that is good.
+    """
+
+    token_problem: str = ""
+    token_left_s: float | None = None
+    silent: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Facts:
     """All of it. What is None was not looked at, mostly because something before it failed."""
 
@@ -119,3 +131,4 @@ class Facts:
     hooks_unknown: str = ""
     options: OptionsFound = field(default_factory=OptionsFound)
     salt_problem: str | None = None
+    pool: PoolFacts | None = None

@@ -132,6 +132,11 @@ class Defect(Option):
     CONTROLLER_SILENT = "controller-silent", "A guest's slurmd fetches its configuration there, or ends."
     LISTEN = "listen", "Hooks on the hosts do not reach the daemon."
     SALT = "salt", "Nodes are not configured, and with salt.gate never released."
+    POOL_TOKEN = (
+        "pool-token",
+        "The pool tells nobody without a good token what waits: no pilot is sent, and nothing is booked.",
+    )
+    POOL_SILENT = "pool-silent", "No pilot is sent while the pool does not answer, and nothing is booked."
     CLOUD = "cloud", "No server is made there."
     GUEST = "guest", "What fails for one guest fails for every instance."
 

@@ -10,6 +10,7 @@ import pwd
 import re
 import shutil
 import socket
+import time
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -19,6 +20,7 @@ from backfill.config import Config, ImageEntry, conflicts, hints
 from backfill.config.model import Provider
 from backfill.core.model.fleet import Host
 from backfill.core.model.quantities import NOTHING
+from backfill.drivers.condor.diagnosis import look_at_tokens
 from backfill.drivers.munge import MungeCredentials, try_key
 from backfill.drivers.slurm.driver import SlurmManager
 from backfill.drivers.slurm.settings import check_settings, slurm_uid
@@ -26,12 +28,12 @@ from backfill.drivers.store.lease import lease_path
 from backfill.ports.errors import DriverError
 from backfill.ports.provider import HostObservation, InstanceProvider
 from backfill.ui import slurm_parts
-from backfill.ui.assemble import libvirt_config, providers, provisioner, slurm_manager
+from backfill.ui.assemble import libvirt_config, payload_pool, providers, provisioner, slurm_manager
 from backfill.ui.commands.file_check import foreign_files
 from backfill.ui.commands.hook_check import Found, check_hooks
 from backfill.ui.commands.options_check import check_options
 from backfill.ui.doctor import network, places
-from backfill.ui.doctor.facts import Facts, HostFacts, ImageFacts, PlaceFacts, SlurmFacts, Who
+from backfill.ui.doctor.facts import Facts, HostFacts, ImageFacts, PlaceFacts, PoolFacts, SlurmFacts, Who
 
 _BESIDE = ("slurm.conf", "cgroup.conf")
 _PACKAGES = "packages.lock"
@@ -82,6 +84,7 @@ def _own_machine(facts: Facts) -> Facts:
         listen_problem=network.listen_problem(config.daemon.listen) if config.daemon.listen else None,
         images={name: image_facts(entry) for name, entry in images.items()},
         salt_problem=_salt_problem(config),
+        pool=_pool(config),
     )
 
 
@@ -134,6 +137,24 @@ def _salt_problem(config: Config) -> str | None:
     finally:
         salt.close()
     return None
+
+
+def _pool(config: Config) -> PoolFacts | None:
+    """Look at the tokens, and ask the pool if one of them is good."""
+    pool, entry = payload_pool(config), config.condor
+    if pool is None or entry is None:
+        return None
+    seen = look_at_tokens(entry.tokens)
+    left_s = None if seen.ends_s is None else seen.ends_s - time.time()
+    if seen.problem is not None:
+        return PoolFacts(str(seen.problem))
+    try:
+        pool.observe()
+    except DriverError as error:
+        return PoolFacts("", left_s, str(error))
+    finally:
+        pool.close()
+    return PoolFacts("", left_s)
 
 
 # --- hosts -----------------------------------------------------------------------------------------

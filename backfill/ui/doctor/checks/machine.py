@@ -29,6 +29,8 @@ _ARCHIVES = (
     b"\x89LZO",
     b"\x04\x22\x4d\x18",
 )
+# One that ends sooner has to be replaced soon.
+_TOKEN_S = 7 * 86400.0
 _QCOW2 = b"QFI\xfb"
 
 
@@ -266,3 +268,20 @@ def salt(facts: Facts) -> Iterator[Finding]:
     if facts.salt_problem:
         what, found, remedy = facts.salt_problem.rpartition("; ")
         yield Finding(Defect.SALT, "salt", what if found else remedy, remedy if found else "")
+
+
+def pool(facts: Facts) -> Iterator[Finding]:
+    """The pool is asked with a token that is good, and closed to others."""
+    seen, entry = facts.pool, facts.config.condor
+    if seen is None or entry is None:
+        return
+    if seen.token_problem:
+        what, _, mend = seen.token_problem.rpartition("; ")
+        yield Finding(Defect.POOL_TOKEN, entry.tokens, what, mend)
+    elif seen.token_left_s is not None and seen.token_left_s < _TOKEN_S:
+        what = f"the token in {entry.tokens} expires in {max(1, round(seen.token_left_s / 3600))} h"
+        mend = "make another one on the central manager, and put it into the place of the old one"
+        yield Finding(Defect.POOL_TOKEN, entry.tokens, what, mend, Grade.ADVICE)
+    if seen.silent:
+        what, found, mend = seen.silent.rpartition("; ")
+        yield Finding(Defect.POOL_SILENT, entry.collector, what if found else mend, mend if found else "")
