@@ -27,7 +27,7 @@ from backfill.core.policies.limits import Limits
 from backfill.core.policies.saving import Saving
 from backfill.core.policies.scale import Scale
 from backfill.core.policies.supply import Supply
-from backfill.core.policies.workloads import Terms, WarnBy, Workload, Workloads
+from backfill.core.policies.workloads import WarnBy, Workload, Workloads
 from backfill.core.policy import Priorities, Proof, Template
 
 _STAYING = (Rung.THROTTLE, Rung.PAUSE, Rung.SUSPEND)
@@ -85,7 +85,7 @@ def _order(ladder: Ladder, at: str) -> Iterator[BrokenRule]:
             yield BrokenRule(f"{at}[{index}].for_s", what, "remove it")
 
 
-def _workloads(workloads: Workloads, ladder: Ladder) -> Iterator[BrokenRule]:
+def _workloads(workloads: Workloads, ladder: Ladder, proof: Proof) -> Iterator[BrokenRule]:
     names = [one.name for one in workloads.entries]
     for index, one in enumerate(workloads.entries):
         at = f"workloads[{index}]"
@@ -97,7 +97,9 @@ def _workloads(workloads: Workloads, ladder: Ladder) -> Iterator[BrokenRule]:
             yield BrokenRule(at, what, "put it before that entry, or name fewer jobs there")
         yield from _order(Ladder(one.ladder), f"{at}.ladder")
         yield from _warning(one, at)
-        yield from _patience(one.terms, ladder, at, own=bool(one.ladder))
+        yield from _kept(Ladder(one.ladder), proof, f"{at}.ladder")
+        its = workloads.ladder(one.name, ladder, to_disk=proof is Proof.MEMORY)
+        yield from _patience(one, its, ready=its is not ladder, at=at)
 
 
 def _supply(supply: Supply, condor: CondorEntry | None, priorities: Priorities) -> Iterator[BrokenRule]:
@@ -156,20 +158,21 @@ def _warning(one: Workload, at: str) -> Iterator[BrokenRule]:
         yield BrokenRule(f"{at}.{key}", what, "set stand_still_s, or leave it out")
 
 
-def _patience(terms: Terms, usual: Ladder, at: str, *, own: bool) -> Iterator[BrokenRule]:
+def _patience(one: Workload, ladder: Ladder, *, ready: bool, at: str) -> Iterator[BrokenRule]:
     """Yield ladders that have a job stand still for longer than it can: it would end by surprise."""
+    terms = one.terms
     if terms.stand_still_s is None:
         return
-    longest_s = (Ladder(terms.rungs) if terms.rungs else usual).longest_stop_s
+    longest_s = ladder.longest_stop_s
     if longest_s is not None and longest_s <= terms.stand_still_s:
         return
     long = "without limit" if longest_s is None else f"for up to {longest_s:g} s"
     patience = f"{at}.stand_still_s = {terms.stand_still_s:g} s"
-    if own:
+    if one.ladder:
         what = f"lets a job stand still {long}, more than {patience}"
         remedy = "shorten for_s of pause and suspend, and end it with {rung: requeue}"
         yield BrokenRule(f"{at}.ladder", what, remedy)
-    elif terms.rungs:
+    elif ready:
         what = f"is {terms.stand_still_s:g} s, and the ladder of {at}.like lets a job stand still {long}"
         yield BrokenRule(f"{at}.stand_still_s", what, f"give {at} a ladder of its own")
     else:
@@ -193,12 +196,17 @@ def _roles(access: Roles) -> Iterator[BrokenRule]:
 
 
 def _proof(ladder: Ladder, proof: Proof) -> Iterator[BrokenRule]:
+    yield from _kept(ladder, proof, "ladder")
+
+
+def _kept(ladder: Ladder, proof: Proof, at: str) -> Iterator[BrokenRule]:
+    """Yield rungs that keep for good what has to be proven free."""
     for index, rule in enumerate(ladder.rungs):
         keeps = rule.rung in (Rung.THROTTLE, Rung.PAUSE)
         if proof is Proof.MEMORY and keeps and rule.for_s is None:
             held = "throttled" if rule.rung is Rung.THROTTLE else "paused"
             what = f"is not set, so a {held} instance would keep the memory that proof asks for"
-            yield BrokenRule(f"ladder[{index}].for_s", what, "set it, or use proof: cpu")
+            yield BrokenRule(f"{at}[{index}].for_s", what, "set it, or use proof: cpu")
 
 
 def _reading(slurm: SlurmSettingsFile) -> Iterator[BrokenRule]:
@@ -403,7 +411,7 @@ def _devices(
 _RULES: tuple[tuple[Callable[..., Iterator[BrokenRule]], tuple[str, ...]], ...] = (
     (_partitions, ("priorities",)),
     (_rungs, ("ladder",)),
-    (_workloads, ("workloads", "ladder")),
+    (_workloads, ("workloads", "ladder", "proof")),
     (_supply, ("supply", "condor", "priorities")),
     (_proof, ("ladder", "proof")),
     (_reading, ("slurm",)),

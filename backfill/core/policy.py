@@ -117,9 +117,13 @@ class PolicySet:
         1.5, "Seconds after which a hook that still waits is told that the room is not free."
     )
 
+    def ladder_of(self, workload: str) -> Ladder:
+        """Return the ladder of a workload's jobs, by its name; of all others where it has none."""
+        return self.workloads.ladder(workload, self.ladder, to_disk=self.proof is Proof.MEMORY)
+
     @property
     def longest_stop_s(self) -> float | None:
         """The longest time that an instance may stand still by any ladder, seconds; None: without limit."""
-        ladders = {self.workloads.ladder(one.name, self.ladder) for one in self.workloads.entries}
+        ladders = {self.ladder_of(one.name) for one in self.workloads.entries}
         stops = [ladder.longest_stop_s for ladder in {self.ladder, *ladders}]
         return None if None in stops else max(stop for stop in stops if stop is not None)

@@ -53,8 +53,9 @@ class AtEnd(Option):
 class Terms:
     """What holds for the jobs of a workload: of a ready-made one, or of an entry with its own.
 
-    `stand_still_s` is counted in all; None: without end. `rungs`: empty for those of the file. `skew_s`:
-    how far apart its nodes may stop for a checkpoint; None: `checkpoints.window_s`.
+    `stand_still_s` is counted in all; None: without end. `rungs`: empty for those of the file. `to_disk`:
+    instead of these where the host's memory is wanted too (`proof: memory`). `skew_s`: how far apart its
+    nodes may stop for a checkpoint; None: `checkpoints.window_s`.
     """
 
     stand_still_s: float | None = None
@@ -62,6 +63,7 @@ class Terms:
     drain_s: float = 0.0
     at_end: AtEnd = AtEnd.REQUEUE
     rungs: tuple[RungRule, ...] = ()
+    to_disk: tuple[RungRule, ...] = ()
     skew_s: float | None = None
 
     @property
@@ -80,14 +82,24 @@ def _rungs(pause_s: float, *, throttle: bool = True) -> tuple[RungRule, ...]:
     )
 
 
+def _to_disk(within_s: float, for_s: float) -> tuple[RungRule, ...]:
+    return (
+        RungRule(Rung.SUSPEND, within_s=within_s, for_s=for_s),
+        RungRule(Rung.MIGRATE, within_s=60.0),
+        RungRule(Rung.REQUEUE, within_s=60.0),
+    )
+
+
 # Pools: measured with HTCondor 23.9 (docs/workloads.md). MPI: a peer's kernel gives a connection up
 # after 924 s at the least (tcp(7), tcp_retries2 = 15); ranks that stopped 60 s apart went on (docs/mpi.md).
 READY_MADE: dict[ReadyMade, Terms] = {
     ReadyMade.DEFAULT: Terms(),
-    ReadyMade.CONDOR: Terms(300.0, WarnBy.SIGNAL, 10.0, AtEnd.REQUEUE, _rungs(280.0)),
-    ReadyMade.OSPOOL: Terms(60.0, WarnBy.SIGNAL, 10.0, AtEnd.REQUEUE, _rungs(50.0)),
-    ReadyMade.GLIDEIN: Terms(60.0, WarnBy.SIGNAL, 20.0, AtEnd.REQUEUE, _rungs(50.0)),
-    ReadyMade.MPI: Terms(600.0, rungs=_rungs(580.0, throttle=False), skew_s=60.0),
+    ReadyMade.CONDOR: Terms(300.0, WarnBy.SIGNAL, 10.0, AtEnd.REQUEUE, _rungs(280.0), _to_disk(60.0, 230.0)),
+    ReadyMade.OSPOOL: Terms(60.0, WarnBy.SIGNAL, 10.0, AtEnd.REQUEUE, _rungs(50.0), _to_disk(30.0, 20.0)),
+    ReadyMade.GLIDEIN: Terms(60.0, WarnBy.SIGNAL, 20.0, AtEnd.REQUEUE, _rungs(50.0), _to_disk(30.0, 20.0)),
+    ReadyMade.MPI: Terms(
+        600.0, rungs=_rungs(580.0, throttle=False), to_disk=_to_disk(120.0, 400.0), skew_s=60.0
+    ),
 }
 
 
@@ -167,6 +179,7 @@ def _terms(one: Workload) -> Terms:
         ready.drain_s if one.drain_s is None else one.drain_s,
         one.at_end or ready.at_end,
         one.ladder or ready.rungs,
+        one.ladder or ready.to_disk,
         ready.skew_s if one.skew_s is None else one.skew_s,
     )
 
@@ -210,10 +223,16 @@ class Workloads:
         """Return the entry of this name."""
         return next((one for one in self.entries if one.name == name), None)
 
-    def ladder(self, name: str, usual: Ladder) -> Ladder:
-        """Return the ladder of the workload of this name, where it has one of its own."""
+    def ladder(self, name: str, usual: Ladder, *, to_disk: bool) -> Ladder:
+        """Return the ladder of the workload of this name, where it has one of its own.
+
+        `to_disk`: where a host's memory is wanted too.
+        """
         found = self.named(name) if name else None
-        return _ladder(found.terms.rungs) if found is not None and found.terms.rungs else usual
+        if found is None:
+            return usual
+        rungs = found.terms.to_disk if to_disk else found.terms.rungs
+        return _ladder(rungs) if rungs else usual
 
 
 @cache

@@ -387,8 +387,7 @@ def maintenance_s(world: World, host: str) -> float | None:
 
 def ladder_of(policies: PolicySet, node: ManagedNode) -> Ladder:
     """Return the ladder by which a node gives its host back: its jobs' workload's, or that of all."""
-    workload = "" if node.stop is None else node.stop.workload
-    return policies.workloads.ladder(workload, policies.ladder) if workload else policies.ladder
+    return policies.ladder_of("" if node.stop is None else node.stop.workload)
 
 
 def present_rung(world: World, policies: PolicySet, node: ManagedNode) -> RungRule:

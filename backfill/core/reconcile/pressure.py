@@ -248,8 +248,7 @@ def first_rung(
 def _stop(
     builder: PlanBuilder, course: Course, cause: EvictionCause | None, *, doomed: bool = False
 ) -> NodeStop:
-    usual = builder.policies.ladder
-    ladder = builder.policies.workloads.ladder(course.workload, usual)
+    ladder = builder.policies.ladder_of(course.workload)
     return NodeStop(
         float(builder.now_s),
         course.rung,
@@ -326,7 +325,7 @@ def _course(builder: PlanBuilder, node: ManagedNode) -> Course:
         return _USUAL
     left = [_left_s(builder, node, job) for job in jobs]
     left_s = min((one_s for one_s in left if one_s is not None), default=None)
-    ladder = workloads.ladder(found.name, builder.policies.ladder)
+    ladder = builder.policies.ladder_of(found.name)
     if left_s is None or not ladder.rungs:
         return Course(found.name)
     stay = stay_on(builder.world, node.host)

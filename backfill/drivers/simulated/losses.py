@@ -304,7 +304,7 @@ class Losses:
     def _rungs(self, jobs: Iterable[str], policies: PolicySet) -> tuple[RungRule, ...]:
         """The ladder of the workload of these jobs that has the least patience."""
         found = policies.workloads.shortest(self._books.jobs[job].view() for job in sorted(jobs))
-        return policies.workloads.ladder("" if found is None else found.name, policies.ladder).rungs
+        return policies.ladder_of("" if found is None else found.name).rungs
 
     @property
     def _decided_s(self) -> float:
