@@ -18,7 +18,7 @@ from backfill.core.policies.workloads import AtEnd, JobSignal, ReadyMade, WarnBy
 from backfill.drivers.simulated.costs import StepCosts
 from backfill.drivers.simulated.world import SimulatedWorld
 from backfill.drivers.store.memory import MemoryJournal
-from backfill.ports.errors import UnreachableError
+from backfill.ports.errors import DriverError, UnreachableError
 from backfill.sim.scenarios.rehearsal import Rehearsal
 from tests.simulation.policy_cluster import TWELVE, cluster, ended, play, policies, running
 
@@ -236,6 +236,21 @@ def test_one_that_does_not_heed_the_signal_starts_anew_when_its_time_is_over() -
     run.until(lambda: run.sim.job(low).state is JobState.PENDING, 30)
     assert run.now_s - asked_s >= 10.0
     assert run.sim.signals(low) == ["TERM"]
+    assert run.sim.audit() == []
+
+
+def test_features_that_cannot_be_written_harm_nothing_else() -> None:
+    """It is said once, in one sentence, also by explain; the job has its time, and starts anew after it."""
+    run, low = one_pilot(pilots(PAUSE, REQUEUE, warn=WarnBy.FEATURES, drain_s=10.0))
+    said = "/run/backfill/jobfeatures/1/shutdowntime_job cannot be written (No space left on device)"
+    run.sim.faults.fail("announce", DriverError("vn1", said), times=-1)
+    high = take(run.sim, 500.0, 600.0)
+    asked_s = run.now_s
+    run.until(lambda: running(run.sim, high), 5)
+    run.until(lambda: run.sim.job(low).state is JobState.PENDING, 30)
+    assert run.now_s - asked_s >= 10.0
+    problems = [r.body["problem"] for r in run.journal.read() if r.kind == "outcome" and r.body["problem"]]
+    assert problems == [f"vn1: {said}"]
     assert run.sim.audit() == []
 
 

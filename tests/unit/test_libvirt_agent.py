@@ -174,13 +174,29 @@ def test_the_features_of_a_job_name_its_shutdown(tmp_path: Path) -> None:
 
 
 def test_features_that_cannot_be_written_are_a_complaint(tmp_path: Path) -> None:
-    """A file is where the directory should be."""
+    """A file is where the directory should be; the other one is written all the same."""
     (tmp_path / "jobs").write_text("")
     guest = Agent("")
     agent.announce(guest, "vn1", 7, 1.0, 5.0)
     said = in_shell(guest, (agent.JOB_FEATURES, tmp_path / "jobs"), (agent.MACHINE_FEATURES, tmp_path / "m"))
-    assert "jobs" in said
-    assert not (tmp_path / "m").exists()
+    assert said == f"{tmp_path}/jobs/7/shutdowntime_job cannot be written (Not a directory)\n"
+    assert (tmp_path / "m/shutdowntime").read_text() == "1\n"
+
+
+def test_features_on_a_full_or_closed_disk_leave_what_was_there(tmp_path: Path) -> None:
+    """One sentence tells of both; nothing half written is left, and an earlier time stays."""
+    full = tmp_path / "m"
+    full.mkdir()
+    (full / "shutdowntime").write_text("5\n")
+    (full / "shutdowntime.new").symlink_to("/dev/full")
+    guest = Agent("")
+    agent.announce(guest, "vn1", 7, 1.0, 5.0)
+    said = in_shell(guest, (agent.JOB_FEATURES, Path("/proc/sys")), (agent.MACHINE_FEATURES, full))
+    (line,) = said.splitlines()
+    assert line.startswith("/proc/sys/7/shutdowntime_job cannot be written (")
+    assert f", {full}/shutdowntime cannot be written (" in line
+    assert [path.name for path in full.iterdir()] == ["shutdowntime"]
+    assert (full / "shutdowntime").read_text() == "5\n"
 
 
 def test_a_command_runs_as_the_jobs_user_and_nobody_waits_for_it(tmp_path: Path) -> None:

@@ -118,15 +118,18 @@ def hook(ask: Ask, name: str, when: str, limit_s: float) -> None:
     ask_until(ask, name, lambda: ["/bin/sh", "-c", script, HOOK_PROGRAM, when], limit_s)
 
 
-# Each file is there as a whole or not at all, whenever a job looks.
+# Each file is there as a whole or not at all, whenever a job looks; one that cannot be written does not
+# keep the other from it.
 _ANNOUNCE = """
-set -e
+failed=
 for file in "$2/$0/shutdowntime_job" "$3/shutdowntime"; do
-    mkdir -p "${file%/*}"
-    echo "$1" >"$file.new"
-    chmod 644 "$file.new"
-    mv "$file.new" "$file"
+    said=$({
+        mkdir -p "${file%/*}" && echo "$1" >"$file.new" && chmod 644 "$file.new" && mv "$file.new" "$file"
+    } 2>&1) && continue
+    rm -f "$file.new" 2>/dev/null
+    failed="${failed:+$failed, }$file cannot be written (${said##*: })"
 done
+[ -z "$failed" ] || { echo "$failed" >&2; exit 1; }
 """
 
 
