@@ -279,8 +279,10 @@ class SimulatedWorld:
                 instance.state = InstanceState.OFF
 
     def power_host(self, name: str, boot_s: float = 60.0) -> None:
-        """Power on; its own slurmd is there after `boot_s`."""
+        """Power on; its own slurmd is there after `boot_s`. One that has power is left as it is."""
         host = self.hosts[name]
+        if host.powered:
+            return
         host.powered = True
         for instance in host.instances.values():
             instance.machine.powered = True

@@ -122,7 +122,7 @@ class SimJob(Viewed):
             user=self.user,
             account=self.account,
             name=self.name,
-            nodes=self.nodes,
+            nodes=self.completing or self.nodes,  # of one that ends Slurm shows those that have not confirmed
             num_nodes=self.num_nodes,
             cpus=self.cpus,
             memory_mb=self.memory_mb,
