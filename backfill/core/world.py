@@ -23,6 +23,7 @@ from backfill.core.model.lifecycle import (
     kicked,
     probed,
     reported,
+    stood_since,
     unconfirmed,
     woken,
 )
@@ -236,6 +237,8 @@ class World(Picture):
         if known is not None and self._newer("instance", f"{host}/{name}", change.seen_s):
             self.fleet.instances[host, name] = replace(known, state=InstanceState.PAUSED)
             self._instance_moved(host, name)
+            if (ran_s := change.ran_s) is not None:
+                self._renew(name, known.tag.generation, lambda node: stood_since(node, ran_s))
 
     def _instance_gone(self, change: ch.InstanceGone) -> None:
         if self._newer("instance", f"{change.host}/{change.name}", change.seen_s):

@@ -145,9 +145,11 @@ class GuestFence(Protocol):
     is served, until `release`.
     """
 
-    def freeze(self, host: str, name: str) -> None:
+    def freeze(self, host: str, name: str) -> bool:
         """Freeze all processes of jobs in a running guest; it is stopped directly after. Idempotent.
 
+        Returns True if they are known to have run until this call. False: they were frozen before, or
+        an earlier call failed, so that nobody knows.
         DriverError: they may be frozen or not, and the next `release` lets them go on all the same.
         """
 

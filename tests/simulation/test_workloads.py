@@ -344,3 +344,26 @@ def test_a_return_that_takes_too_long_lets_no_pilot_out() -> None:
     order.end()
     run.until(lambda: sim.job(low).state is JobState.COMPLETED, 3000)
     assert sim.audit() == []
+
+
+@pytest.mark.parametrize("acts", [False, True], ids=["not asked", "its answer was lost"])
+def test_tries_to_stop_it_do_not_count_against_its_patience_while_it_is_known_to_run(acts: bool) -> None:
+    """Its host cannot be reached for longer than that; only if its guest was asked nobody knows."""
+    run, low = one_pilot(pilots(RungRule(Rung.PAUSE, within_s=1.0)))
+    sim = run.sim
+    if acts:
+        sim.faults.fail("freeze", UnreachableError("vn1", "no answer"), acts=True)
+        sim.faults.fail("pause", UnreachableError("vn1", "no answer"))
+    else:
+        sim.cut_host("bm1")
+    run.cycle.take([HoldSet("bm1", run.now_s, on=True, reason="a test")])
+    run.run(2.0)
+    sim.cut_host("bm1")
+    run.run(98.0)
+    sim.join_host("bm1")
+    run.until(lambda: sim.job(low).state is not JobState.RUNNING, 30)
+    run.run(2.0)
+    run.cycle.take([HoldSet("bm1", run.now_s, on=False, reason="a test")])
+    run.until(lambda: sim.job(low).state is JobState.COMPLETED, 3000)
+    assert sim.job(low).restarts == acts
+    assert [v for v in sim.audit() if v.kind != "room"] == []

@@ -9,12 +9,14 @@ from typing import Any
 
 import pytest
 
-from backfill.core.model.fleet import Tag
+from backfill.core.model.fleet import Instance, InstanceState, Tag
 from backfill.core.model.quantities import Resources
 from backfill.drivers.libvirt.connection.cables import cards_to_change
-from backfill.drivers.libvirt.connection.domain_xml import Label, label_text, parse_label
+from backfill.drivers.libvirt.connection.domain_xml import Frozen, Label, label_text, parse_label
+from backfill.drivers.libvirt.fencing import freeze
 from backfill.drivers.libvirt.guest import fencing
-from backfill.ports.errors import BadOutputError, DriverError
+from backfill.drivers.libvirt.settings import LibvirtConfig, Surroundings
+from backfill.ports.errors import BadOutputError, DriverError, UnreachableError
 
 _DOMAIN = """<domain><devices>
 <interface type='bridge'><mac address='52:54:00:00:00:01'/>{link}</interface>
@@ -65,10 +67,59 @@ def test_a_guest_without_the_program_cannot_freeze() -> None:
         fencing.hold(guest("no such file", exit_code=127)[0], "vn1", 5.0)
 
 
+class AskedGuest:
+    """A pool of one running guest, whose answers may be lost on their way."""
+
+    config = LibvirtConfig(
+        "sim",
+        {"bm1": "test:///"},
+        "/instances",
+        "br0",
+        Surroundings("10.77.0.1", "10.77.0.1:6817", "/key"),
+        {},
+    )
+
+    def __init__(self) -> None:
+        self.label = Label(Tag("sim", "vn1", 1), Resources(1, 256), 1.5)
+        self.lost = False
+
+    def need(self, _host: str, _name: str) -> tuple[Any, Instance]:
+        """Return what its hypervisor shows."""
+        tag, shape = self.label.tag, self.label.resources
+        return self, Instance("vn1", "bm1", InstanceState.RUNNING, tag, shape)
+
+    def on(self, _host: str) -> AskedGuest:
+        """Return its hypervisor."""
+        return self
+
+    def with_agent(self, name: str, _work: object, _limit_s: float) -> None:
+        """Ask the guest, which does as it is told."""
+        if self.lost:
+            raise UnreachableError(name, "its answer was lost")
+
+    def set_frozen(self, _name: str, frozen: Frozen) -> None:
+        """Write it down."""
+        self.label = replace(self.label, frozen=frozen)
+
+
+def test_of_jobs_whose_guest_was_asked_before_nobody_knows_whether_they_ran() -> None:
+    """An answer that was lost on its way may have been yes: they may stand still since then."""
+    guest = AskedGuest()
+    guest.lost = True
+    with pytest.raises(UnreachableError):
+        freeze(guest, "bm1", "vn1")  # type: ignore[arg-type]  # all of a pool that is used
+    assert guest.label.frozen.value == "perhaps"
+    guest.lost = False
+    assert not freeze(guest, "bm1", "vn1")  # type: ignore[arg-type]
+    assert guest.label.frozen.value == "yes"
+    guest.set_frozen("vn1", Frozen.NO)
+    assert freeze(guest, "bm1", "vn1")  # type: ignore[arg-type]
+
+
 def test_a_label_tells_that_its_guest_froze_its_jobs() -> None:
     """Written for a domain that exists, and read again; an older label says nothing of it."""
     label = Label(Tag("c", "vn1", 3), Resources(1, 256), 1.5)
-    for frozen in (True, False):
+    for frozen in Frozen:
         marked = replace(label, frozen=frozen)
         assert parse_label(label_text(marked)) == marked
     assert "frozen" not in label_text(label)

@@ -187,11 +187,15 @@ class InstanceSeen:
 
 @dataclass(frozen=True, slots=True)
 class InstanceStopped:
-    """The hypervisor confirmed at `seen_s` that a known instance's CPUs stand still."""
+    """The hypervisor confirmed at `seen_s` that a known instance's CPUs stand still.
+
+    `ran_s`: when its jobs were last known to run, if anybody knows.
+    """
 
     host: str
     name: str
     seen_s: float
+    ran_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -184,6 +184,7 @@ class NodeStop:
     first: int = 0  # the rung with which it began
     foreseen: bool = False  # that was chosen by how long its host is expected to be wanted
     warned_s: float | None = None  # when its jobs were told that they have to go
+    ran_s: float | None = None  # until when its jobs ran, where that is known: a stop may take many tries
 
 
 @dataclass(frozen=True, slots=True)
@@ -331,6 +332,11 @@ def inherit(node: ManagedNode, known: ManagedNode | None) -> ManagedNode:
 def with_report(node: ManagedNode, report: GuestReport | None) -> ManagedNode:
     """Put this report into the record, or take out the one that is there."""
     return replace(node, proof=replace(node.proof, report=report))
+
+
+def stood_since(node: ManagedNode, ran_s: float) -> ManagedNode:
+    """The record when its jobs are known to have run until then."""
+    return node if node.stop is None else replace(node, stop=replace(node.stop, ran_s=ran_s))
 
 
 def woken(node: ManagedNode, at_s: float) -> ManagedNode:

@@ -47,12 +47,13 @@ def holding(builder: PlanBuilder, node: ManagedNode, jobs: Collection[Job]) -> t
 
 
 def _with_patience(builder: PlanBuilder, node: ManagedNode, held: HeldJob) -> HeldJob:
-    """Add to the job how long it can stand still, from when its stop began."""
+    """Add to the job how long it can stand still, from when its stop began, or it was known to run."""
     job = builder.world.jobs.get(held.id)
     patience_s = None if job is None else builder.policies.workloads.patience_s(job)
     if held.patience is not None or patience_s is None:
         return held
-    since_s = float(node.since_s)
+    ran_s = None if node.stop is None else node.stop.ran_s
+    since_s = max(float(node.since_s), ran_s or 0.0)
     run = (held.id, held.restarts)
     owed_s = sum(one.owed_s(since_s) for one in node.stood if (one.id, one.restarts) == run)
     return replace(held, patience=JobPatience(since_s, max(0.0, patience_s - owed_s)))

@@ -6,18 +6,26 @@ from collections.abc import Collection
 
 from backfill.core.model.fleet import InstanceState
 from backfill.drivers.libvirt import saving
+from backfill.drivers.libvirt.connection.domain_xml import Frozen
 from backfill.drivers.libvirt.connection.domains import Domain
 from backfill.drivers.libvirt.guest import fencing
 from backfill.drivers.libvirt.pool import Pool
 from backfill.ports.errors import BusyError, RefusedError
 
 
-def freeze(pool: Pool, host: str, name: str) -> None:
-    """Freeze all jobs in the running guest, and note it. See `GuestFence.freeze`."""
-    _need_running(pool, host, name)
+def freeze(pool: Pool, host: str, name: str) -> bool:
+    """Freeze all jobs in the running guest, and note it. See `GuestFence.freeze`.
+
+    That it is asked to is noted before: its answer may be lost.
+    """
+    label = _need_running(pool, host, name).label
+    ran = label is not None and label.frozen is Frozen.NO
     limit_s = pool.config.limits.agent_s
+    if ran:
+        pool.on(host).set_frozen(name, Frozen.PERHAPS)
     pool.on(host).with_agent(name, lambda ask: fencing.hold(ask, name, limit_s), _call_s(pool))
-    pool.on(host).set_frozen(name, frozen=True)
+    pool.on(host).set_frozen(name, Frozen.YES)
+    return ran
 
 
 def thaw(pool: Pool, host: str, name: str, *, shut: bool) -> None:
@@ -36,8 +44,8 @@ def thaw(pool: Pool, host: str, name: str, *, shut: bool) -> None:
 def release(pool: Pool, host: str, name: str, now_s: float, ended: Collection[int]) -> float:
     """End, let go on, and open the door, in this order. See `GuestFence.release`."""
     domain = _need_running(pool, host, name)
-    frozen = domain.label is not None and domain.label.frozen
-    if ended and not frozen:
+    frozen = Frozen.NO if domain.label is None else domain.label.frozen
+    if ended and frozen is not Frozen.YES:
         raise RefusedError(
             name, "its jobs were not frozen before it stopped, so that none can be ended unrun"
         )
@@ -46,8 +54,8 @@ def release(pool: Pool, host: str, name: str, now_s: float, ended: Collection[in
         name, lambda ask: fencing.clear(ask, name, now_s, ended, limit_s), _call_s(pool)
     )
     pool.on(host).set_link(name, up=True)
-    if frozen:
-        pool.on(host).set_frozen(name, frozen=False)
+    if frozen is not Frozen.NO:
+        pool.on(host).set_frozen(name, Frozen.NO)
     return correction_s
 
 

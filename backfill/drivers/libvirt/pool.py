@@ -10,6 +10,7 @@ from typing import TypeVar
 
 from backfill.core.model.fleet import Instance, InstanceSpec, InstanceState
 from backfill.drivers.libvirt.checkpoints.folders import CheckpointFolders
+from backfill.drivers.libvirt.connection.domain_xml import Frozen
 from backfill.drivers.libvirt.connection.domains import Domain
 from backfill.drivers.libvirt.connection.hypervisor import Hypervisor
 from backfill.drivers.libvirt.connection.states import instance_state, may_be_restarted, odd
@@ -195,7 +196,7 @@ class Pool:
             rss_mb=domain.rss_mb if domain.active else 0,
             boot_s=domain.label.created_s,
             throttled=domain.throttled,
-            frozen=domain.label.frozen,
+            frozen=domain.label.frozen is Frozen.YES,
             devices_of="" if holding is None else holding.job,
             plugged=holding is not None and holding.plugged,
             functions=0 if holding is None else len(holding.functions),

@@ -156,9 +156,9 @@ class LibvirtProvider:
         """Let a paused instance's CPUs go on; `shut`: without a network until `release`."""
         fencing.thaw(self._pool, host, name, shut=shut)
 
-    def freeze(self, host: str, name: str) -> None:
-        """Freeze all jobs in the running guest."""
-        fencing.freeze(self._pool, host, name)
+    def freeze(self, host: str, name: str) -> bool:
+        """Freeze all jobs in the running guest; True if they ran until now."""
+        return fencing.freeze(self._pool, host, name)
 
     def release(self, host: str, name: str, now_s: float, ended: Collection[int]) -> float:
         """Set the clock, end these jobs, let all others go on, and give it its network back."""

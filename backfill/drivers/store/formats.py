@@ -20,7 +20,7 @@ from backfill.drivers.store.codec import WORDS
 FORMATS = (
     (1, ""),  # plain text; before fingerprints were taken
     (2, "9532352ca33e57c1"),
-    (3, "e3e328a0d722e917"),
+    (3, "004cd0cb39995416"),
 )
 VERSION = FORMATS[-1][0]
 

@@ -50,10 +50,10 @@ def in_guest(outside: Outside, action: act.GuestAction) -> list[ch.Change]:
     """Do it, and tell what was learnt."""
     match action:
         case act.PauseInstance():
-            freeze(outside, action)
+            ran_s = freeze(outside, action)
             outside.providers[action.host].pause(action.host, action.subject)
             # The call itself has confirmed it, and a high-priority job waits: no second question.
-            return [ch.InstanceStopped(action.host, action.subject, outside.clock.now())]
+            return [ch.InstanceStopped(action.host, action.subject, outside.clock.now(), ran_s)]
         case act.ThrottleInstance():
             return _throttle(outside, action)
         case act.ThawInstance():
@@ -66,17 +66,20 @@ def in_guest(outside: Outside, action: act.GuestAction) -> list[ch.Change]:
             assert_never(action)
 
 
-def freeze(outside: Outside, action: act.PauseInstance | act.SuspendInstance) -> None:
+def freeze(outside: Outside, action: act.PauseInstance | act.SuspendInstance) -> float | None:
     """Let the guest freeze its jobs, so that some of them can be ended before they run again.
 
-    A guest that does not is stopped all the same: then all of its jobs go on, or none.
+    A guest that does not is stopped all the same: then all of its jobs go on, or none. Returns when
+    they ran for the last time; None: nobody knows.
     """
-    provider = outside.providers[action.host]
-    if action.freeze and isinstance(provider, GuestFence):
-        try:
-            provider.freeze(action.host, action.subject)
-        except DriverError as error:
-            _LOG.warning("%s stops without its jobs frozen first: %s", action.subject, error)
+    provider, ran_s = outside.providers[action.host], outside.clock.now()
+    if not action.freeze or not isinstance(provider, GuestFence):
+        return None
+    try:
+        return ran_s if provider.freeze(action.host, action.subject) else None
+    except DriverError as error:
+        _LOG.warning("%s stops without its jobs frozen first: %s", action.subject, error)
+        return None
 
 
 def _wake(outside: Outside, action: act.WakeInstance) -> list[ch.Change]:

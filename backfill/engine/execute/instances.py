@@ -52,13 +52,15 @@ def _delete(outside: Outside, action: act.DeleteInstance) -> list[ch.Change]:
 def _suspend(outside: Outside, action: act.SuspendInstance) -> list[ch.Change]:
     """Memory to disk; how long that took is compared with what was predicted."""
     began_s = outside.clock.now()
-    freeze(outside, action)
+    ran_s = freeze(outside, action)
     written_mb = outside.providers[action.host].suspend(action.host, action.subject)
     now_s = outside.clock.now()
     written = ch.MemoryWritten(
         action.host, action.subject, now_s, written_mb, now_s - began_s, action.expected_s
     )
     told: list[ch.Change] = [written] if written_mb else []
+    if ran_s is not None:
+        told.append(ch.InstanceStopped(action.host, action.subject, began_s, ran_s))
     return told + read_instance(outside, action.host, action.subject)
 
 

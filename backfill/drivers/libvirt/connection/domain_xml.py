@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import uuid
 from dataclasses import dataclass
+from enum import StrEnum
 from pathlib import Path
 from xml.etree.ElementTree import Element, ParseError, SubElement, fromstring, register_namespace, tostring
 
@@ -15,24 +16,28 @@ from backfill.drivers.libvirt.settings import Hardware, ImageFiles
 from backfill.ports.errors import BusyError
 
 NAMESPACE, PREFIX = "urn:backfill:instance:1", "backfill"
-_YES = "yes"
 _QEMU = "http://libvirt.org/schemas/domain/qemu/1.0"
 register_namespace("qemu", _QEMU)
 _UUIDS = uuid.UUID("6d3c2f0e-8f1b-4a55-9a55-2f6a3a3b7c11")
 _CPU_MODES = ("host-model", "host-passthrough", "maximum")
 
 
+class Frozen(StrEnum):
+    """Are the jobs of a guest frozen, and not told yet which of them may go on?"""
+
+    NO = "no"
+    PERHAPS = "perhaps"  # it was asked to, and has not answered
+    YES = "yes"
+
+
 @dataclass(frozen=True, slots=True)
 class Label:
-    """Our mark in an instance's metadata. `created_s`: epoch seconds.
-
-    `frozen`: its guest froze its jobs, and was not told yet which may go on.
-    """
+    """Our mark in an instance's metadata. `created_s`: epoch seconds."""
 
     tag: Tag
     resources: Resources
     created_s: float
-    frozen: bool = False
+    frozen: Frozen = Frozen.NO
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +77,7 @@ def parse_label(text: str) -> Label | None:
             Tag(element.attrib["cluster"], element.attrib["node"], int(element.attrib["generation"])),
             Resources(int(element.attrib["cpus"]), int(element.attrib["memory_mb"])),
             float(element.attrib["created_s"]),
-            element.attrib.get("frozen") == _YES,
+            Frozen(element.attrib.get("frozen", Frozen.NO)),
         )
     except (ParseError, KeyError, ValueError):
         return None
@@ -179,7 +184,7 @@ def _label_words(label: Label) -> dict[str, str]:
         "cpus": str(label.resources.cpus),
         "memory_mb": str(label.resources.memory_mb),
         "created_s": f"{label.created_s:.3f}",
-        **({"frozen": _YES} if label.frozen else {}),
+        **({} if label.frozen is Frozen.NO else {"frozen": label.frozen.value}),
     }
 
 

@@ -8,7 +8,14 @@ from typing import Any
 import libvirt
 
 from backfill.drivers.libvirt.connection import states
-from backfill.drivers.libvirt.connection.domain_xml import NAMESPACE, PREFIX, Label, label_text, parse_label
+from backfill.drivers.libvirt.connection.domain_xml import (
+    NAMESPACE,
+    PREFIX,
+    Frozen,
+    Label,
+    label_text,
+    parse_label,
+)
 from backfill.drivers.libvirt.connection.states import DomainState, PausedReason, ShutoffReason
 from backfill.drivers.libvirt.errors import lost
 from backfill.ports.errors import BusyError
@@ -141,10 +148,10 @@ def label_of(handle: Any) -> Label | None:
     return parse_label(str(text))
 
 
-def mark_frozen(handle: Any, frozen: bool) -> None:
+def mark_frozen(handle: Any, frozen: Frozen) -> None:
     """Write into our label whether its guest froze its jobs."""
     label = label_of(handle)
-    if label is None or label.frozen == frozen:
+    if label is None or label.frozen is frozen:
         return
     where = libvirt.VIR_DOMAIN_AFFECT_LIVE
     if handle.isPersistent():

@@ -15,7 +15,7 @@ from backfill.core.model.devices import VirtualFunction
 from backfill.core.model.quantities import Resources
 from backfill.drivers.libvirt.connection import states
 from backfill.drivers.libvirt.connection.cables import cards_to_change
-from backfill.drivers.libvirt.connection.domain_xml import DomainFiles, placed, private_folder
+from backfill.drivers.libvirt.connection.domain_xml import DomainFiles, Frozen, placed, private_folder
 from backfill.drivers.libvirt.connection.domains import (
     STATS,
     Domain,
@@ -353,7 +353,7 @@ class Hypervisor:
 
         self._on(name, work)
 
-    def set_frozen(self, name: str, frozen: bool) -> None:
+    def set_frozen(self, name: str, frozen: Frozen) -> None:
         """Note in our label that its guest froze its jobs, or let them go on; it goes with the guest."""
         self._on(name, lambda domain: mark_frozen(domain, frozen))
 

@@ -164,11 +164,13 @@ class SimulatedProvider(SimulatedKeeper, SimulatedHolder):
             self._need(instance := self._instance(found, name), *_IN_MEMORY)
             self._machines.throttle(instance.machine, on=percent is not None)
 
-    def freeze(self, host: str, name: str) -> None:
+    def freeze(self, host: str, name: str) -> bool:
         """Its jobs stand still from here on."""
         with self._call("freeze", host, name) as found:
             self._need(instance := self._instance(found, name), InstanceState.RUNNING)
+            ran = not instance.machine.frozen
             self._machines.freeze(instance.machine, on=True)
+            return ran
 
     def release(self, host: str, name: str, now_s: float, ended: Collection[int]) -> float:
         """Those of `ended` are gone before any goes on."""
