@@ -25,6 +25,7 @@ from backfill.core.model.lifecycle import (
     reported,
     stood_since,
     unconfirmed,
+    without,
     woken,
 )
 from backfill.core.model.measures import Habits
@@ -409,6 +410,9 @@ class World(Picture):
     def _woken(self, change: ch.Woken) -> None:
         self._renew(change.name, change.generation, lambda node: woken(node, change.at_s))
 
+    def _copies_ended(self, change: ch.CopiesEnded) -> None:
+        self._renew(change.name, change.generation, lambda node: without(node, change.jobs))
+
     def _last_words(self, change: ch.LastWords | ch.WorkLost | ch.PayloadEnded) -> None:
         """Nothing is decided by it; it is kept in the journal."""
 
@@ -498,6 +502,7 @@ _TAKES: dict[type, Callable[[World, Any], None]] = {
     ch.OperationStarted: World._operation_started,
     ch.OperationDone: World._operation_done,
     ch.Woken: World._woken,
+    ch.CopiesEnded: World._copies_ended,
     ch.Proven: World._proven,
     ch.Probed: World._probed,
     ch.Kicked: World._kicked,

@@ -251,7 +251,7 @@ def _change(change: ch.Change) -> str:
             return f"Slurm gave {', '.join(change.hosts or change.nodes)} to job {change.job_id}"
         case ch.MemoryWritten() | ch.CheckpointKept() | ch.CheckpointPutBack():
             return _written(change)
-        case ch.Woken() | ch.Proven() | ch.Probed() | ch.LastWords() | ch.WorkLost():
+        case ch.Woken() | ch.CopiesEnded() | ch.Proven() | ch.Probed() | ch.LastWords() | ch.WorkLost():
             return _guest(change)
         case ch.HoldSet():
             return _hold(change)
@@ -337,11 +337,13 @@ def _written(change: ch.MemoryWritten | ch.CheckpointKept | ch.CheckpointPutBack
             )
 
 
-def _guest(change: ch.Woken | ch.Proven | ch.Probed | ch.LastWords | ch.WorkLost) -> str:
+def _guest(change: ch.Woken | ch.CopiesEnded | ch.Proven | ch.Probed | ch.LastWords | ch.WorkLost) -> str:
     """Return what was learnt inside of a guest."""
     match change:
         case ch.Woken():
             return f"the clock of {change.name} was {change.correction_s:.3f} s off and is set"
+        case ch.CopiesEnded():
+            return f"{change.name} ended what stood still in it of job {', '.join(change.jobs)}"
         case ch.Proven():
             wrong = [f"{f.name}: {f.said}" for f in change.report.facts if not f.ok]
             return f"{change.name} has not proven {'; '.join(wrong)}" if wrong else ""

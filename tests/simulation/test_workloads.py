@@ -367,3 +367,28 @@ def test_tries_to_stop_it_do_not_count_against_its_patience_while_it_is_known_to
     run.until(lambda: sim.job(low).state is JobState.COMPLETED, 3000)
     assert sim.job(low).restarts == acts
     assert [v for v in sim.audit() if v.kind != "room"] == []
+
+
+def test_what_a_guest_has_ended_stands_beside_nobody_when_its_return_fails() -> None:
+    """The short one's copy is gone from the memory that it shared: the other one is tried again."""
+    both = Workloads((Workload("short", job_name="short*", stand_still_s=40.0, ladder=(PAUSE, REQUEUE)),))
+    sim = cluster(cpus=2)
+    shape = replace(TWELVE, flavour=Flavour(cpus=2, memory_mb=256))
+    run = play(sim, policies(hosts=("bm1",), workloads=both, instances=shape))
+    jobs = [sim.submit("htc", 300.0, name=name) for name in ("short", "long")]
+    run.until(lambda: running(sim, *jobs), 30)
+    run.run(3.0)
+    run.cycle.take([HoldSet("bm1", run.now_s, on=True, reason="a test")])
+    run.until(lambda: sim.job(jobs[0]).restarts == 1, 90)
+    sim.stop_file_server()
+    run.cycle.take([HoldSet("bm1", run.now_s, on=False, reason="a test")])
+    run.until(lambda: run.world.managed["vn1"].retry.returns > 0, 300)
+    assert [held.id for held in run.world.managed["vn1"].held] == [jobs[1]]
+    run.kill()
+    run.start()
+    run.run(5.0)
+    assert [held.id for held in run.world.managed["vn1"].held] == [jobs[1]]
+    sim.start_file_server()
+    run.until(partial(ended, sim, *jobs), 2000)
+    assert [sim.job(job).restarts for job in jobs] == [1, 0]
+    assert sim.audit() == []

@@ -408,12 +408,14 @@ class WakeInstance(HostHead):
     """Set the guest's clock and let it prove itself; `register`: slurmd reports again, too.
 
     `stood`: it stood still before, which Slurm must not take for a reboot. `ended`: of these jobs, by
-    their numbers, nothing may run on; all others that were frozen with it go on.
+    their numbers, nothing may run on; all others that were frozen with it go on. Where there are some
+    nothing else is done: that they have ended has to be known whatever comes next. `copies`: their ids.
     """
 
     register: bool = True
     stood: bool = False
     ended: tuple[int, ...] = ()
+    copies: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -283,6 +283,16 @@ class Woken:
 
 
 @dataclass(frozen=True, slots=True)
+class CopiesEnded:
+    """A guest ended what stood still in it of these jobs, before an instruction of that ran."""
+
+    name: str
+    generation: int
+    at_s: float
+    jobs: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Proven:
     """A guest was asked to prove itself, and this is its report; whether it holds is judged."""
 
@@ -428,6 +438,7 @@ Change = (
     | OperationStarted
     | OperationDone
     | Woken
+    | CopiesEnded
     | Proven
     | Probed
     | LastWords

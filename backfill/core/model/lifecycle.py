@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
@@ -342,6 +342,11 @@ def stood_since(node: ManagedNode, ran_s: float) -> ManagedNode:
 def woken(node: ManagedNode, at_s: float) -> ManagedNode:
     """Note in the record that its guest's clock was set and its slurmd told to register."""
     return replace(node, proof=replace(node.proof, woken_s=at_s))
+
+
+def without(node: ManagedNode, jobs: Collection[str]) -> ManagedNode:
+    """The record after its guest ended what stood still in it of these jobs."""
+    return replace(node, held=tuple(one for one in node.held if one.id not in jobs))
 
 
 def unwoken(node: ManagedNode) -> NodeProof:

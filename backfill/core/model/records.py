@@ -23,6 +23,7 @@ from backfill.core.model.lifecycle import (
     kept_here,
     unconfirmed,
     with_report,
+    without,
     woken,
 )
 from backfill.core.model.refusals import Detail, Reason, Refusal, older
@@ -199,6 +200,7 @@ REMEMBERED = frozenset(
         changes.Unconfirmed,
         changes.HoldSet,
         changes.Woken,
+        changes.CopiesEnded,
         changes.CheckpointKept,
         changes.CheckpointPutBack,
         changes.MemoryWritten,
@@ -334,7 +336,13 @@ def _fold(last: dict[str, changes.Change], change: changes.Change) -> None:
             # Kept for its generation: a copy that turns up again must not look like a new one.
             last.pop(f"node {change.name}", None)
             last[f"forgotten {change.name}"] = change
-        case changes.Woken() | changes.CheckpointKept() | changes.CheckpointPutBack() | changes.Unconfirmed():
+        case (
+            changes.Woken()
+            | changes.CopiesEnded()
+            | changes.CheckpointKept()
+            | changes.CheckpointPutBack()
+            | changes.Unconfirmed()
+        ):
             _note(last, change)
         case changes.MemoryWritten() | changes.FleetSet() | changes.MachinesSet():
             last[_only(change)] = change
@@ -377,7 +385,11 @@ def _fold_destroyed(last: dict[str, changes.Change], change: changes.Change) -> 
 
 def _note(
     last: dict[str, changes.Change],
-    change: changes.Woken | changes.CheckpointKept | changes.CheckpointPutBack | changes.Unconfirmed,
+    change: changes.Woken
+    | changes.CopiesEnded
+    | changes.CheckpointKept
+    | changes.CheckpointPutBack
+    | changes.Unconfirmed,
 ) -> None:
     """Do to the record in the journal what the world does with such a change."""
     known = last.get(f"node {change.name}")
@@ -386,6 +398,8 @@ def _note(
     match change:
         case changes.Woken():
             node = woken(known.node, change.at_s)
+        case changes.CopiesEnded():
+            node = without(known.node, change.jobs)
         case changes.CheckpointKept():
             node = kept_here(known.node)
         case changes.Unconfirmed():

@@ -80,6 +80,7 @@ def _ask(builder: PlanBuilder, node: ManagedNode, reason: str, register: bool) -
     """Ask the guest; return what is wrong for ever."""
     stood = node.phase is Phase.RETURNING
     over = ended(builder, node) if stood else ()
+    copies = tuple(held.id for held in judge(node.name, node.held, builder.world.jobs).lost) if over else ()
     wake = WakeInstance(
         subject=node.name,
         generation=node.generation,
@@ -88,6 +89,7 @@ def _ask(builder: PlanBuilder, node: ManagedNode, reason: str, register: bool) -
         register=register,
         stood=stood,
         ended=over,
+        copies=copies,
     )
     if builder.do(wake) is not Progress.FINAL:
         return None

@@ -79,7 +79,7 @@ def _needed(db: sqlite3.Connection) -> frozenset[int]:
 def _matter(kind: str, body: dict[str, object], nodes: dict[str, int], number: int) -> object:
     """Return the matter on which a record is the last word until the next of it; None: on nothing."""
     match kind:
-        case "Woken" | "CheckpointKept" | "CheckpointPutBack":
+        case "Woken" | "CopiesEnded" | "CheckpointKept" | "CheckpointPutBack":
             # They change a record of a node; the next one has it all.
             name = str(body.get("name"))
             return None if number < nodes.get(name, 0) else (kind, name)

@@ -87,6 +87,9 @@ def _wake(outside: Outside, action: act.WakeInstance) -> list[ch.Change]:
     set_s = 0.0
     if action.stood and isinstance(provider, GuestFence):
         set_s = provider.release(action.host, action.subject, guests_now(outside), action.ended)
+        if action.ended:
+            now_s = outside.clock.now()
+            return [ch.CopiesEnded(action.subject, action.generation, now_s, action.copies)]
     if action.stood and action.register:
         try:  # it may have gone on in another way than by our thaw
             outside.manager.vouch(action.subject)
