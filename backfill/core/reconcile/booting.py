@@ -15,7 +15,7 @@ from backfill.core.placement import room
 from backfill.core.queue import Topic
 from backfill.core.reconcile.admission import clone_method, image_of
 from backfill.core.reconcile.builder import PlanBuilder, Progress
-from backfill.core.reconcile.condemn import clear
+from backfill.core.reconcile.condemn import clear, lost, work_on
 from backfill.core.reconcile.held_jobs import frozen_in
 from backfill.core.reconcile.job_machines import awaits_pin, waits_for_fellows
 from backfill.core.reconcile.pressure import begin_eviction, first_rung
@@ -60,7 +60,7 @@ def step_booting(builder: PlanBuilder, node: ManagedNode) -> None:
 
 def _stops(builder: PlanBuilder, node: ManagedNode) -> bool:
     """Whether it goes no further, because it has worked before or its host is wanted."""
-    if _worked_before(builder, node):
+    if _worked_before(builder, node) or _lost_at_work(builder, node):
         return True
     if builder.instance(node) is None and (found := builder.elsewhere(node)) is not None:
         builder.note(node, f"found on {found.host}: the journal is behind", host=found.host)
@@ -81,6 +81,13 @@ def _worked_before(builder: PlanBuilder, node: ManagedNode) -> bool:
         reason = "; ".join(["it stands still with jobs", *map(sentence, unknown_runs(held))])
         builder.become(node, Phase.EVICTING, reason, held=held, stop=first_rung(builder, node))
     return bool(held)
+
+
+def _lost_at_work(builder: PlanBuilder, node: ManagedNode) -> bool:
+    """Whether it was lost together with jobs: the journal is from before it had any."""
+    if builder.blind or builder.unread or builder.busy_with(node) or not work_on(builder, node):
+        return False
+    return lost(builder, node, builder.instance(node))
 
 
 def _found_no_room(builder: PlanBuilder, node: ManagedNode) -> bool:
