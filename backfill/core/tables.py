@@ -374,12 +374,13 @@ def _numbers(held: Iterable[HeldJob]) -> set[str]:
     return {job_id.partition("+")[0] for job_id in ids}
 
 
-# Image, devices that it offers, and CPUs given to jobs.
-Use = tuple[str, tuple[str, ...], int]
+# Image, devices that it offers, CPUs given to jobs, and whether a reservation keeps jobs from it.
+Use = tuple[str, tuple[str, ...], int, bool]
 
 
-# What is reserved is for somebody else's jobs: such as a machine whose owner's pin outlived our books.
-_KEPT_FROM_JOBS = frozenset({"RESERVED", "MAINT"})
+# What is reserved is for some jobs only: of an image that some people share, or of an owner whose pin
+# has outlived our books.
+_RESERVED = "RESERVED"
 
 
 class ReadyIndex:
@@ -387,6 +388,7 @@ class ReadyIndex:
 
     def __init__(self, log: UndoLog) -> None:
         self._idle: Bag[str] = Bag(log)
+        self._kept: Bag[str] = Bag(log)
         # Of each that takes jobs, and how many are alike.
         self._allocated: Table[str, Use] = Table(log)
         self._counts: Table[Use, int] = Table(log)
@@ -402,6 +404,11 @@ class ReadyIndex:
         return len(self._idle)
 
     @property
+    def kept(self) -> Iterable[str]:
+        """Return names of those idle ones that Slurm reserves for somebody, in no order."""
+        return self._kept
+
+    @property
     def allocated(self) -> Mapping[Use, int]:
         """Return how many of those to which Slurm gives jobs are alike."""
         return self._counts
@@ -410,15 +417,17 @@ class ReadyIndex:
         """Note how a node looks now; return True if that makes a difference here."""
         ready = ours is not None and ours.phase is Phase.READY
         idle = ready and ours is not None and ours.idle_since_s is not None and not ours.fleet
-        open_ = seen is not None and not seen.drained and _KEPT_FROM_JOBS.isdisjoint(seen.flags)
+        reserved = seen is not None and _RESERVED in seen.flags
+        open_ = seen is not None and not seen.drained and "MAINT" not in seen.flags
         takes = ready and open_ and ours is not None and not ours.job
         allocated = None
         if takes and ours is not None and seen is not None:
-            allocated = (ours.image, ours.devices, seen.cpus_allocated)
-        before = self._allocated.get(name)
-        if idle == (name in self._idle) and allocated == before:
+            allocated = (ours.image, ours.devices, seen.cpus_allocated, reserved)
+        before, kept = self._allocated.get(name), idle and reserved
+        if idle == (name in self._idle) and kept == (name in self._kept) and allocated == before:
             return False
         (self._idle.add if idle else self._idle.discard)(name)
+        (self._kept.add if kept else self._kept.discard)(name)
         if before is not None:
             del self._allocated[name]
             self._counts[before] -= 1

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 
+import pytest
+
+from backfill.core.model import changes as ch
 from backfill.core.model.refusals import Code
 from backfill.core.model.sentences import why
 from backfill.core.policies.cloning import Cloning
 from backfill.core.policies.environments import Environment, Environments, ImageRule
 from backfill.core.policies.scale import Scale
+from backfill.core.reconcile.admission import wants
 from backfill.drivers.simulated.world import SimulatedWorld
 from backfill.sim.scenarios.rehearsal import Rehearsal
 from tests.simulation.policy_cluster import cluster, ended, one_host, play, policies, running
@@ -152,3 +157,22 @@ def test_an_idle_node_for_some_is_none_for_others() -> None:
     sim.admin_drain(theirs, "")
     sim.submit("htc", 20.0, user="eve")
     run.until(lambda: images(run)[""] == 1, 30)
+
+
+@pytest.mark.parametrize(("catalogue", "room"), [(OURS, True), (CATALOGUE, False)])
+def test_what_slurm_reserves_is_room_for_the_people_of_its_image_only(
+    catalogue: Environments, room: bool
+) -> None:
+    """Each node of an image for some people has a reservation; on others somebody else's job is awaited."""
+    sim = cluster()
+    rules = policies(environments=catalogue)
+    run = play(sim, rules)
+    first = sim.submit("htc", 5.0, features="cms", user="ada")
+    run.until(lambda: ended(sim, first), 100)
+    run.run(2.0)
+    (name,) = run.world.ready.idle
+    seen = run.world.nodes[name]
+    run.world.apply(ch.NodeSeen(replace(seen, flags=seen.flags | {"RESERVED"}), run.now_s))
+    waits = sim.job(sim.submit("htc", 5.0, features="cms", user="ada"))
+    (want,) = [want for want in wants(run.world, rules, [waits]) if want.image]
+    assert (want.lacking <= 0) is room

@@ -343,6 +343,23 @@ def test_a_daemon_without_its_journal_lets_go_what_it_held_and_knows_how_large_m
     assert sim.audit() == []
 
 
+def test_a_machine_whose_owner_is_in_no_record_goes_when_it_is_idle() -> None:
+    """Slurm keeps it for a job that has ended, whoever else waits; the spare ones do not count it."""
+    sim, run = begin(cpus=2, scale=Scale(idle_s=20, warm=1))
+    job = sim.submit("htc", 10.0, comment=WORD)
+    run.until(lambda: running(sim, job), 60)
+    (theirs_,) = theirs(run, job)
+    run.kill()
+    run.until(lambda: ended(sim, job), 60)
+    run.journal = MemoryJournal()
+    run.start()
+    run.until(lambda: theirs_ in run.world.managed and run.world.managed[theirs_].found, 60)
+    run.until(lambda: theirs_ not in sim.nodes, 200)
+    other = sim.submit("htc", 5.0, num_nodes=1)
+    run.until(lambda: ended(sim, other), 200)
+    assert sim.audit() == []
+
+
 def killed_after(number: int, kill_at: int, *, cancel: bool = False) -> bool:
     """A job with two machines, the daemon killed after one step; return True if there was such a step."""
     sim, run = begin(cpus=2)

@@ -276,6 +276,7 @@ class ManagedNode:
     stood: tuple[Stood, ...] = ()  # of its jobs that do not wait for ever
     saved: SavedRun | None = None
     left: str = ""  # a host that is off for good, from which its job went on elsewhere
+    found: bool = False  # it was taken over: for whom it was made is in no record
 
     @property
     def stopping(self) -> NodeStop:

@@ -89,7 +89,7 @@ def condemn(
 ) -> bool:
     """Let a node go together with the work on it, once that is certain. Whether it goes now."""
     jobs = work_on(builder, node)
-    if not jobs and node.proof.proven_s is None:
+    if not jobs and node.proof.proven_s is None and not node.found:
         return clear(builder, node, reason, fail=fail)  # it has never worked
     if not permitted(builder, node, cause, reason, jobs):
         return False

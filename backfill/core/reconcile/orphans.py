@@ -169,6 +169,7 @@ def _take_over(builder: PlanBuilder, instance: Instance, reason: str) -> None:
         fleet=order_of(job, 1) if job else "",
         job=job,
         inside=bool(job),
+        found=not job,
     )
     unknown = because(Code.NOT_NAMED) if address is None else None
     if name not in builder.world.nodes:

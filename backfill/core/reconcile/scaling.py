@@ -16,6 +16,7 @@ from backfill.core.reconcile.admission import (
     MINUTE_S,
     Want,
     find_open_host,
+    image_of,
     not_admitted,
     own_image,
     serves,
@@ -34,6 +35,7 @@ def plan_scale(builder: PlanBuilder) -> None:
     if builder.blind:
         return
     plan_reclaim(builder)
+    _let_forgotten_go(builder)
     wanted = _wanted(builder)
     short = [want for want in wanted if want.lacking > 0]
     if not short and _await_room(builder):
@@ -42,6 +44,23 @@ def plan_scale(builder: PlanBuilder) -> None:
         _grow(builder, wanted[-1])
     elif not any(_grow(builder, want) for want in short):
         _shrink(builder, wanted, in_need=bool(short))
+
+
+def _let_forgotten_go(builder: PlanBuilder) -> None:
+    """Let idle ones go that were taken over and that Slurm keeps for a job of which no record tells.
+
+    They take no job that waits, and their reservation ends with them. One whose owner comes stays.
+    """
+    world, policies = builder.world, builder.policies
+    for name in sorted(world.ready.kept):
+        node = world.managed[name]
+        if not node.found or node.job or image_of(policies, node) in policies.environments.private:
+            continue
+        due_s = (node.idle_since_s or 0.0) + policies.scale.idle_s
+        builder.wake_at(due_s)
+        if builder.now_s >= due_s:
+            reason = "taken over, idle, and reserved for a job of which no record tells"
+            builder.become(node, Phase.DRAINING, reason, stop=NodeStop(float(builder.now_s)))
 
 
 def _await_room(builder: PlanBuilder) -> bool:
