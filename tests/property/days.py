@@ -503,7 +503,8 @@ class Day:
 
     def does_as_told(self) -> bool:
         """Whether a person does what refusals ask for: what waits for somebody's word begins anew or ends."""
-        waits = [r for r in self.run.cycle.last.refusals if r.code in (Code.COPY_BESIDE, Code.COPY_UNSURE)]
+        asking = (Code.COPY_BESIDE, Code.COPY_UNSURE, Code.LEFT_OVER_STILL)
+        waits = [r for r in self.run.cycle.last.refusals if r.code in asking]
         facts = [fact.value for r in waits for fact in r.facts if fact.name == "jobs"]
         named = {str(job) for value in facts if isinstance(value, tuple) for job in value}
         alive = sorted(job for job in named if self.sim.job(job).active)

@@ -113,6 +113,22 @@ FOUND_LATER: tuple[tuple[int, int], ...] = (
     # What waits for a person's word by design is ended by a person.
     (20261128, 336),
     (20261129, 423),
+    # Its host could not be reached when it was to stop: each try counted against its patience.
+    (20261202, 1414),
+    # Books, instance and word of a node's job were lost: the job was shown at work there for ever.
+    (20261202, 984),
+    # A job that ended on one of two nodes only was shown on both, or not at all, in turns.
+    (20261202, 1507),
+    # A host that got its power back twice lost a job of Slurm's own, of which the harness knew nothing.
+    (20261202, 1124),
+    # One reading without nodes, and what was taken over without a proof was removed by it.
+    (20261128, 2493),
+    # A machine that was pinned to a job of the past counted as a spare one.
+    (20261203, 610),
+    # A journal from before a node's first job had it boot, when it was lost with its host.
+    (20261203, 1728),
+    # A copy that its guest had ended was still in the books when the return failed, beside an intact one.
+    (20261203, 2547),
 )
 
 

@@ -115,6 +115,7 @@ class Code(Enum):
     MAY_BE_THERE = "may_be_there"
     MAY_BE_ON = "may_be_on"
     LEFT_OVER = "left_over"
+    LEFT_OVER_STILL = "left_over_still"
     UNPLACED = "unplaced"
     UNREAD_SINCE = "unread_since"
     # Instances.

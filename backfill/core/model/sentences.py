@@ -166,8 +166,14 @@ _CODES: dict[Code, str | Callable[[Mapping[str, Any]], str]] = {
     Code.MAY_BE_THERE: "{host} cannot be reached ({said}): its instance may still be there",
     Code.MAY_BE_ON: "{hosts} has not been read since: its instance may be there",
     Code.LEFT_OVER: (
-        "no record and no host has it; it is removed from Slurm once it has been like this, without a job, "
-        "for {needed_s:.0f} s"
+        "no record and no host has it; once that has been so for {needed_s:.0f} s it is removed from Slurm, "
+        "and jobs on it are given back before that"
+    ),
+    Code.LEFT_OVER_STILL: (
+        "no record and no host has it, and job {jobs} may stand still in its instance on a host that the "
+        "policy file does not name; name that host again, or give the instance up"
+        "[; to start job {again} over: scontrol requeue {again}]"
+        "[; to end job {fixed}, which must not start over: scancel {fixed}]"
     ),
     Code.UNPLACED: (
         "Slurm shows {nodes}, and no host has shown where their instances are; "

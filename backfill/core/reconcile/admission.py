@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from backfill.core.model.cluster import Node
 from backfill.core.model.fleet import CloneMethod, Flavour
-from backfill.core.model.lifecycle import ABSENT, ManagedNode, Phase
+from backfill.core.model.lifecycle import ABSENT, OVER, ManagedNode, Phase
 from backfill.core.model.quantities import NOTHING, Resources
 from backfill.core.model.readiness import IMAGE
 from backfill.core.model.refusals import Code, Reason, because, limit
@@ -162,11 +162,15 @@ def _unseen_since_s(builder: PlanBuilder, name: str) -> float:
 
 
 def left_over(builder: PlanBuilder, seen: Node) -> bool:
-    """Return True if it was made by us, or by somebody who was given our names, and nobody has it."""
+    """Return True if it was made by us, or by somebody who was given our names, and nobody has it.
+
+    A record that says that nothing is left of it is none of a node that Slurm shows all the same.
+    """
     world, name = builder.world, seen.name
+    node = world.managed.get(name)
     dynamic = any(flag.startswith("DYNAMIC") for flag in seen.flags)
     ours = dynamic and name in world.queue.names and world.host_of_node(name) is None
-    return ours and name not in world.managed and not world.fleet.places_of(name)
+    return ours and (node is None or node.phase in OVER) and not world.fleet.places_of(name)
 
 
 MINUTE_S = 60.0

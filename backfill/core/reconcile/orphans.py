@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from backfill.core.model.actions import DeleteInstance, DeleteNode, PauseInstance
+from backfill.core.model.actions import DeleteInstance, DeleteNode, DownNode, PauseInstance
+from backfill.core.model.cluster import OUR_REASON, JobState, Node, NodeBase
 from backfill.core.model.fence import unknown_runs
 from backfill.core.model.fleet import Flavour, Instance, InstanceState
 from backfill.core.model.lifecycle import OVER, Cause, ManagedNode, NodeStop, Phase
@@ -200,16 +201,14 @@ def _let_go(builder: PlanBuilder, node: ManagedNode, unknown: Reason) -> None:
 
 
 def step_left_over(builder: PlanBuilder, name: str) -> None:
-    """Take it out of Slurm when it has been silent and without jobs for long, and no host shows it.
+    """Take it out of Slurm when it has been silent for long, and no host shows it.
 
-    Its name could not be used again, and Slurm would show it for ever.
+    Its name could not be used again, Slurm would show it for ever, and jobs on it would never end.
     """
     world = builder.world
     seen = world.nodes.get(name)
-    if seen is None or builder.blind or not left_over(builder, seen):
+    if seen is None or builder.blind or not left_over(builder, seen) or seen.responding:
         return
-    if seen.responding or world.jobs_on(name) or "COMPLETING" in seen.flags:
-        return  # something runs there, or Slurm still waits for it
     needed_s = builder.policies.limits.missing_s
     due_s = max(world.node_since_s(name), world.sighted_since_s) + needed_s
     if builder.now_s < due_s:
@@ -221,7 +220,32 @@ def step_left_over(builder: PlanBuilder, name: str) -> None:
     if unread:
         builder.refuse(name, Goal.REMOVAL, because(Code.MAY_BE_ON, hosts=tuple(sorted(unread))))
         return
-    reason = "no host shows its instance, and no record has it"
-    builder.insist(
-        DeleteNode(subject=name, generation=world.generations.get(name, 0), reason=reason), Goal.REMOVAL
-    )
+    generation, reason = world.generations.get(name, 0), "no host shows its instance, and no record has it"
+    if not world.jobs_on(name) and "COMPLETING" not in seen.flags:
+        builder.insist(DeleteNode(subject=name, generation=generation, reason=reason), Goal.REMOVAL)
+        return
+    unsure = _may_stand_still(builder, seen) or _many_silent(builder)
+    if unsure:
+        builder.refuse(name, Goal.REMOVAL, unsure)
+    elif seen.base is not NodeBase.DOWN:
+        down = DownNode(subject=name, generation=generation, reason=f"{OUR_REASON} {reason}")
+        builder.insist(down, Goal.SET_DOWN)
+
+
+def _may_stand_still(builder: PlanBuilder, seen: Node) -> Reason | None:
+    """Return which jobs of it may only be paused, on a host that the policy file names no longer.
+
+    Such a node is silent for good reason, so that silence says nothing.
+    """
+    jobs = [job for job in builder.world.jobs_on(seen.name) if job.active]
+    if not jobs or not (seen.hidden or any(job.state is JobState.SUSPENDED for job in jobs)):
+        return None
+    again, fixed = (" ".join(job.id for job in jobs if job.requeue is may) for may in (True, False))
+    return because(Code.LEFT_OVER_STILL, jobs=tuple(job.id for job in jobs), again=again, fixed=fixed)
+
+
+def _many_silent(builder: PlanBuilder) -> Reason | None:
+    """Return that so many nodes are silent at once that the network may be broken, if that is so."""
+    every, count = len(builder.world.nodes), len(builder.world.silent)
+    most = builder.policies.liveness.most(every)
+    return because(Code.BROKEN_NETWORK, count=count, every=every, most=most) if count > most else None

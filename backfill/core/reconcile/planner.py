@@ -201,6 +201,8 @@ def _node(builder: PlanBuilder, name: str) -> None:
     _step(builder, node, places, booked=booked)
     if not booked or node.left or node.phase in OVER:
         step_orphans(builder, name)
+    if node.phase in OVER:
+        step_left_over(builder, name)
 
 
 def _machines(builder: PlanBuilder, name: str) -> None:

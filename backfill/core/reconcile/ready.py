@@ -456,9 +456,9 @@ def _since_s(builder: PlanBuilder, name: str) -> float:
 
 def _excused(builder: PlanBuilder, name: str) -> bool:
     """Return True if a node is silent by our own doing, or its step deals with it, unless its host is
-    gone together with it: then it is as dead as any."""
-    node = builder.world.managed.get(name)
+    gone together with it: then it is as dead as any. One without a record may still stand still."""
+    node, seen = builder.world.managed.get(name), builder.world.nodes.get(name)
     if node is None:
-        return False
+        return seen is not None and seen.hidden
     host = builder.world.hosts.get(node.host)
     return node.phase is not Phase.READY or host is None or host.reachable
