@@ -73,6 +73,7 @@ def _node(flat: Body) -> Body:
         "stood": [],
         "saved": None,
         "left": "",
+        "found": False,
     }
     return made
 
