@@ -174,5 +174,6 @@ def test_what_slurm_reserves_is_room_for_the_people_of_its_image_only(
     seen = run.world.nodes[name]
     run.world.apply(ch.NodeSeen(replace(seen, flags=seen.flags | {"RESERVED"}), run.now_s))
     waits = sim.job(sim.submit("htc", 5.0, features="cms", user="ada"))
-    (want,) = [want for want in wants(run.world, rules, [waits]) if want.image]
+    need = rules.demand.need([waits], rules.instances.flavour, run.now_s)
+    (want,) = wants(run.world, rules, {("cms-7", ""): (need, "")})
     assert (want.lacking <= 0) is room
