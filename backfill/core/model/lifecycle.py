@@ -336,7 +336,7 @@ def with_report(node: ManagedNode, report: GuestReport | None) -> ManagedNode:
 
 
 def stood_since(node: ManagedNode, ran_s: float) -> ManagedNode:
-    """The record when its jobs are known to have run until then."""
+    """Return the record when its jobs are known to have run until then."""
     return node if node.stop is None else replace(node, stop=replace(node.stop, ran_s=ran_s))
 
 
@@ -346,7 +346,7 @@ def woken(node: ManagedNode, at_s: float) -> ManagedNode:
 
 
 def without(node: ManagedNode, jobs: Collection[str]) -> ManagedNode:
-    """The record after its guest ended what stood still in it of these jobs."""
+    """Return the record after its guest ended what stood still in it of these jobs."""
     return replace(node, held=tuple(one for one in node.held if one.id not in jobs))
 
 
