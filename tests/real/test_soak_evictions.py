@@ -22,6 +22,8 @@ PILOTS = {"name": "pilots", "like": "condor", "partitions": ["htc"]}
 STANDING = {**PILOTS, "ladder": [{"rung": "pause", "within_s": 20, "for_s": 250}, REQUEUE]}
 PERIOD_S, WORDS = 0.5, 60
 BACK_S = 300.0
+# A payload that opens its connection while its guest's cable is out ends at once (docs/htcondor.md).
+_AGAIN = "max_retries = 5"
 
 
 @pytest.fixture(scope="module")
@@ -60,7 +62,7 @@ class Host:
 
 def submitted(pool: PoolRig) -> tuple[str, str]:
     """A payload: its number in the pool, and its name in the tally."""
-    name, number = pool.payload(WORDS, PERIOD_S)
+    name, number = pool.payload(WORDS, PERIOD_S, _AGAIN)
     return number, name
 
 
@@ -82,21 +84,25 @@ def test_no_payload_is_lost_or_run_twice(pool: PoolRig) -> None:
     rig.release(*(host.job for host in hosts if host.job))
     for payload in names:
         pool.ended(payload)
-    lost_s, runs_lost = in_vain(pool, names)
+    lost_s, runs_lost, failed = in_vain(pool, names)
     restarts = [rig.show(pilot)["Restarts"] for pilot in pilots]
     print(
         f"{sum(host.evictions for host in hosts)} evictions in {took_s:.0f} s; {len(names)} payloads done, "
-        f"each booked once; {runs_lost} runs and {lost_s:.0f} s lost; pilots requeued: {', '.join(restarts)}"
+        f"each booked once; {runs_lost} runs and {lost_s:.0f} s lost, {failed} failed as they began; "
+        f"pilots requeued: {', '.join(restarts)}"
     )
     assert lost_s <= 0.03 * (lost_s + len(names) * WORDS * PERIOD_S)
 
 
-def in_vain(pool: PoolRig, names: dict[str, str]) -> tuple[float, int]:
-    """How long payloads worked in vain, in how many runs; no payload may be lost, or at work twice."""
-    asked = ("-json", "-attributes", "ClusterId,JobStatus,NumJobCompletions")
+def in_vain(pool: PoolRig, names: dict[str, str]) -> tuple[float, int, int]:
+    """How long payloads worked in vain, in how many runs, and how many runs failed as they began.
+
+    No payload may be lost, or at work twice.
+    """
+    asked = ("-json", "-attributes", "ClusterId,JobStatus,ExitCode,NumJobCompletions")
     booked = [ad for ad in ads(pool.pool("condor_history", *asked)) if ad["JobStatus"] == COMPLETED]
     assert sorted(f"{ad['ClusterId']}.0" for ad in booked) == sorted(names)
-    assert {ad["NumJobCompletions"] for ad in booked} == {1}
+    assert {ad["ExitCode"] for ad in booked} == {0}
     runs: dict[str, dict[str, list[tuple[float, str]]]] = defaultdict(lambda: defaultdict(list))
     for line in pool.cluster.tally():
         at_s, connection, name, _, item, *_ = line.split()
@@ -104,8 +110,9 @@ def in_vain(pool: PoolRig, names: dict[str, str]) -> tuple[float, int]:
     lost_s, runs_lost = 0.0, 0
     for name in names.values():
         said = sorted(runs[name].values())
+        assert said, f"{name} is booked, and has said nothing: {pool.events(name)}"
         assert all(one[-1][0] < other[0][0] for one, other in pairwise(said)), (name, said)
         assert [item for _, item in said[-1]] == [*map(str, range(1, WORDS + 1)), "end"], (name, said)
         lost_s += sum(len(run) * PERIOD_S for run in said[:-1])
         runs_lost += len(said) - 1
-    return lost_s, runs_lost
+    return lost_s, runs_lost, sum(ad["NumJobCompletions"] - 1 for ad in booked)
