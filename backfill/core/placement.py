@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, replace
 from math import inf, nextafter
 
+from backfill.core.lending import NOTHING_MORE, NodeNeed, forbidden, no_memory, own_loan
 from backfill.core.model.cluster import Node, NodeBase, end_s
-from backfill.core.model.devices import Sharing
+from backfill.core.model.devices import DeviceLoan
 from backfill.core.model.fleet import Instance
 from backfill.core.model.lifecycle import ABSENT, ON_CPU, ManagedNode, Phase
 from backfill.core.model.quantities import NOTHING, Resources
@@ -106,7 +106,7 @@ def room(world: World, host: str, policies: PolicySet, *, kept: bool = True) -> 
             left = left - shape
         else:
             left = left - _still_there(world, host, node.name, shape)
-    regions: dict[str, int] = {}
+    regions = {job: loan.region_mb for job, loan in _awaited(world, host)}
     for instance in world.fleet.instances_on(host):
         regions[instance.devices_of] = instance.region_mb
         known = world.managed.get(instance.name)
@@ -114,6 +114,13 @@ def room(world: World, host: str, policies: PolicySet, *, kept: bool = True) -> 
         if not booked and instance.occupies_memory:
             left = left - instance.resources  # our books do not have it there, but it is
     return left - Resources(0, sum(regions.values()))
+
+
+def _awaited(world: World, host: str) -> Iterator[tuple[str, DeviceLoan]]:
+    """Yield what the jobs' own machines that are being made on a host will be lent there."""
+    for node in world.fleet.managed_on(host):
+        if node.job and node.phase not in ABSENT and (loan := own_loan(world, node.job)) is not None:
+            yield node.job, loan
 
 
 def _still_there(world: World, host: str, name: str, shape: Resources) -> Resources:
@@ -125,102 +132,25 @@ def _still_there(world: World, host: str, name: str, shape: Resources) -> Resour
     return shape if coming else NOTHING
 
 
-def places_ever(world: World, policies: PolicySet, host: str, shape: Resources) -> int:
+def places_ever(
+    world: World, policies: PolicySet, host: str, shape: Resources, loan: DeviceLoan | None = None
+) -> int:
     """Return how many instances of a shape the host would carry if there were nothing else on it.
 
-    Of one that was not read yet nobody knows what it cannot hold.
+    `loan`: what each of them is lent besides. Of a host that was not read yet nobody knows what it
+    cannot hold.
     """
     known, limits = world.hosts.get(host), policies.limits
     if known is None:
         return limits.max_per_host
     cpus = policies.placement.cpus(known.capacity.cpus) - limits.keep_cpus
     memory_mb = known.capacity.memory_mb - limits.keep_memory_mb
-    return max(0, min(cpus // shape.cpus, memory_mb // shape.memory_mb, limits.max_per_host))
-
-
-def functions_of(world: World, policies: PolicySet, host: str, node: ManagedNode) -> int:
-    """Virtual functions of the host that a node there holds, or offers to jobs."""
-    instance = world.instances.get((host, node.name))
-    held = 0 if instance is None else instance.functions
-    offered = 0 if node.phase in ABSENT else policies.devices.functions(node.devices)
-    return max(held, offered)
-
-
-@dataclass(frozen=True, slots=True)
-class NodeNeed:
-    """What a host must be able to give to one more node, and to whom else it may give some.
-
-    `shape`: what it takes itself, None: as much as all. `job`: nodes that have devices for this one
-    are no others. `owner`: the only user who wants them, where that is known. `region_mb`: memory
-    that the instances of the job share there.
-    """
-
-    functions: int = 0
-    region_mb: int = 0
-    sharing: Sharing = Sharing.ANYONE
-    job: str = ""
-    owner: str = ""
-    shape: Resources | None = None
-
-    @property
-    def wants_devices(self) -> bool:
-        """Return True if room alone is not enough."""
-        return replace(self, shape=None) != NodeNeed()
-
-
-NOTHING_MORE = NodeNeed()
-
-
-def need_of(world: World, policies: PolicySet, node: ManagedNode) -> NodeNeed:
-    """Return what a node that moves takes along."""
-    instance = world.instances.get((node.host, node.name))
-    owners = {job.user for job in world.jobs_on(node.name)}
-    return NodeNeed(
-        functions_of(world, policies, node.host, node),
-        0 if instance is None else instance.region_mb,
-        policies.devices.sharing(node.devices),
-        "" if instance is None else instance.devices_of,
-        owners.pop() if len(owners) == 1 else "",
-        None if node.flavour is None else node.flavour.resources,
-    )
-
-
-def _forbidden(world: World, policies: PolicySet, host: str, need: NodeNeed) -> Reason | None:
-    """Return why the host may not lend devices to one more node, if it may not."""
-    few = _too_few(world, policies, host, need.functions)
-    if few or need.sharing is Sharing.ANYONE:
-        return few
-    for node in world.fleet.managed_on(host):
-        instance = world.instances.get((host, node.name))
-        held_for = "" if instance is None else instance.devices_of
-        offers = node.devices and node.phase not in ABSENT
-        if (held_for and held_for != need.job) or (offers and not held_for):
-            if need.sharing is Sharing.ONE_JOB:
-                return because(Code.DEVICES_ONE_JOB, host=host, node=node.name)
-            owners = {job.user for job in world.jobs_on(node.name)}
-            if not need.owner or owners - {need.owner}:
-                return because(Code.DEVICES_ONE_USER, host=host, node=node.name)
-    return None
-
-
-def no_memory(world: World, host: str, job: str, region_mb: int, left: Resources) -> Reason | None:
-    """Return why the host has no memory for what a job is to share there, if it has none."""
-    if not region_mb or region_mb <= left.memory_mb:
-        return None
-    if job and any(i.devices_of == job and i.region_mb for i in world.fleet.instances_on(host)):
-        return None  # it has its fellows' already
-    left_mb = max(0, left.memory_mb)
-    return because(Code.SHARED_MEMORY, host=host, left_mb=left_mb, region_mb=region_mb)
-
-
-def _too_few(world: World, policies: PolicySet, host: str, functions: int) -> Reason | None:
-    """Return why the host cannot give so many more virtual functions, if it cannot."""
-    every = world.hosts[host].functions
-    used = sum(functions_of(world, policies, host, node) for node in world.fleet.managed_on(host))
-    if functions <= every - used:
-        return None
-    free = max(0, every - used)
-    return because(Code.DEVICES_FEW, host=host, free=free, every=every, functions=functions)
+    if loan is not None:
+        memory_mb -= loan.region_mb
+    places = [cpus // shape.cpus, memory_mb // shape.memory_mb, limits.max_per_host]
+    if loan is not None and loan.functions:
+        places.append(known.functions // loan.functions)
+    return max(0, min(places))
 
 
 def _there(instance: Instance, shape: Resources) -> Resources:
@@ -351,7 +281,7 @@ def _lacks(world: World, policies: PolicySet, found: Room, need: NodeNeed) -> Re
         return None
     host, left = found
     beside = left - (need.shape or policies.instances.flavour.resources)
-    few = _forbidden(world, policies, host, need)
+    few = forbidden(world, policies, host, need)
     return few or no_memory(world, host, need.job, need.region_mb, beside)
 
 

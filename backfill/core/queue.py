@@ -463,6 +463,8 @@ class WorkQueue:
                 self.mark_nodes(name for name in job.nodes if name in world.managed)
         for held in node.held:
             self.mark_nodes(world.fleet.holders(held.id))
+        if node.job:
+            self._mark_machines(node.job)
 
     def call_moved(self, kind: str, name: str, host: str) -> None:
         """Mark whom a call about a node or a host concerns: it was begun, or is over."""

@@ -48,7 +48,8 @@ def add_programs(root: Path) -> None:
     """Our own programs, which need nothing of the root, and what they and our packages expect there."""
     sbin = root / "usr/local/sbin"
     sbin.mkdir(parents=True, exist_ok=True)
-    _copy("backfill-key", sbin / "backfill-key")
+    for name in ("backfill-key", "backfill-devices"):
+        _copy(name, sbin / name)
     for program in ("wake", "jobs", "become", "prove", "stated", "fence"):
         run(
             "gcc",

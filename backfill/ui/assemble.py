@@ -130,6 +130,13 @@ def distinct(found: Iterable[CheckpointKeeper]) -> list[CheckpointKeeper]:
     return list({id(keeper): keeper for keeper in found}.values())
 
 
+def _peers(config: Config) -> dict[str, str]:
+    """Addresses of all of our nodes by name."""
+    template = config.policies.instances
+    pairs = zip(template.names, template.addresses, strict=True)
+    return {name: address.partition("/")[0] for name, address in pairs}
+
+
 def libvirt_config(config: Config, entry: LibvirtEntry, hosts: list[HostEntry]) -> LibvirtConfig:
     """The driver's settings out of the file's."""
     from backfill.drivers.libvirt import settings as lv
@@ -151,6 +158,7 @@ def libvirt_config(config: Config, entry: LibvirtEntry, hosts: list[HostEntry]) 
             asks=slurm_parts.guests_ask(config),
             time_server=around.time_server,
             mounts=around.mounts,
+            peers=_peers(config),
         ),
         images={
             name: lv.ImageFiles(i.kernel, i.initrd, i.disk, i.cmdline, i.disk_format, i.sha256, i.user_data)
@@ -170,6 +178,7 @@ def libvirt_config(config: Config, entry: LibvirtEntry, hosts: list[HostEntry]) 
             disk_cache=hardware.disk_cache,
             balloon=hardware.balloon,
             slots=config.policies.devices.most,
+            slot_mb=max((rule.region_mb for rule in config.policies.devices.entries), default=0),
             translation_cache_mb=hardware.translation_cache_mb,
         ),
         limits=lv.LibvirtLimits(

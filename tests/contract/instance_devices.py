@@ -43,7 +43,7 @@ class InstanceDevicesContract:
         rig.booted("vn1")
         provider = rig.provider
         assert isinstance(provider, DeviceHolder)
-        wanted = Wanted("vn1", source, "7", "ann", region_mb=REGION_MB)
+        wanted = Wanted("vn1", source, "7", "ann", regions=(REGION_MB,))
         held = provider.hold(wanted, Sharing.ONE_JOB)
         assert provider.hold(wanted, Sharing.ONE_JOB) == held
         assert provider.holdings() == (held,)
@@ -52,7 +52,7 @@ class InstanceDevicesContract:
         assert state(rig, host=target) is InstanceState.RUNNING
         (there,) = provider.holdings()
         assert (there.host, there.region_mb) == (target, REGION_MB)
-        assert there.region != held.region
+        assert there.regions != held.regions
         _to_disk_and_back(rig, target)
         assert provider.holdings() == (there,)
         for _ in range(2):
@@ -60,6 +60,28 @@ class InstanceDevicesContract:
         assert provider.holdings() == ()
         rig.provider.suspend(target, "vn1")
         rig.provider.delete(target, "vn1")
+
+    def test_a_job_shares_several_regions(self, rig: Rig) -> None:
+        """All of them or none, each of its own size, the same ones for its fellows."""
+        if DEVICES not in rig.abilities:
+            lacking(DEVICES)
+        host = born(rig)
+        rig.booted("vn1")
+        provider = rig.provider
+        assert isinstance(provider, DeviceHolder)
+        wanted = Wanted("vn1", host, "7", "ann", regions=(REGION_MB, 2 * REGION_MB))
+        held = provider.hold(wanted, Sharing.ANYONE)
+        assert [region.size_mb for region in held.regions] == [REGION_MB, 2 * REGION_MB]
+        assert len({region.id for region in held.regions}) == 2
+        assert known(rig, host).region_mb == 3 * REGION_MB
+        assert provider.hold(wanted, Sharing.ANYONE) == held
+        provider.unplug(host, "vn1")
+        assert not known(rig, host).plugged
+        provider.plug(host, "vn1")
+        assert provider.holdings() == (held,)
+        provider.give_back(host, "vn1")
+        assert provider.holdings() == ()
+        rig.provider.delete(host, "vn1")
 
     def test_a_move_that_fails_leaves_its_devices_where_they_were(self, rig: Rig) -> None:
         """The way back: the guest works on at the source and has its region."""
@@ -69,7 +91,7 @@ class InstanceDevicesContract:
         rig.booted("vn1")
         provider = rig.provider
         assert isinstance(provider, DeviceHolder)
-        held = provider.hold(Wanted("vn1", source, "7", "ann", region_mb=REGION_MB), Sharing.ANYONE)
+        held = provider.hold(Wanted("vn1", source, "7", "ann", regions=(REGION_MB,)), Sharing.ANYONE)
         with rig.unreachable(target), pytest.raises(DriverError):
             move_with_devices(provider, source, "vn1", target)
         rig.until(lambda: rig.provider.observe(target).host.reachable)
@@ -86,7 +108,7 @@ class InstanceDevicesContract:
         provider = rig.provider
         assert isinstance(provider, DeviceHolder)
         with pytest.raises(NotFoundError):
-            provider.hold(Wanted("vn9", host, "7", "ann", region_mb=4), Sharing.ANYONE)
+            provider.hold(Wanted("vn9", host, "7", "ann", regions=(4,)), Sharing.ANYONE)
         with pytest.raises(NoCapacityError, match="virtual functions"):
             provider.hold(Wanted("vn1", host, "7", "ann", functions=99), Sharing.ANYONE)
         assert provider.holdings() == ()

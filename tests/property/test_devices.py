@@ -17,7 +17,7 @@ _wanted = st.builds(
     job=st.sampled_from(["1", "2", "3"]),
     owner=st.sampled_from(["ann", "bob"]),
     functions=st.integers(0, 3),
-    region_mb=st.sampled_from([0, 4, 8]),
+    regions=st.sampled_from([(), (4,), (8,), (4, 8)]),
 )
 _steps = st.lists(_wanted | st.sampled_from([f"return vn{i}" for i in range(6)]), max_size=25)
 
@@ -44,11 +44,11 @@ def _check(held: list[Holding], sharing: Sharing) -> None:
         functions = [address for h in there for address in h.functions]
         assert len(functions) == len(set(functions))
         assert set(functions) <= {vf.address for vf in POOL if vf.host == host}
-        regions = {(h.region, h.job, h.region_mb) for h in there if h.region}
+        regions = {(region.id, h.job, region.size_mb) for h in there for region in h.regions}
         assert len(regions) == len({region for region, _, _ in regions})
         if sharing is Sharing.ONE_JOB:
             assert len({h.job for h in there}) <= 1
         if sharing is Sharing.ONE_OWNER:
             assert len({h.owner for h in there}) <= 1
-    across = {(h.region, h.host, h.job) for h in held if h.region}
+    across = {(region.id, h.host, h.job) for h in held for region in h.regions}
     assert len(across) == len({region for region, _, _ in across})

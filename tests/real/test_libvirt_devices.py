@@ -43,7 +43,7 @@ def lab(request: pytest.FixtureRequest) -> Iterator[Lab]:
 @pytest.fixture(params=["q35"])
 def rig(lab: Lab, request: pytest.FixtureRequest) -> Iterator[DeviceRig]:
     kind = lab.domain_type
-    hardware = Hardware(domain_type=kind, machine=request.param, balloon=True, slots=1)
+    hardware = Hardware(domain_type=kind, machine=request.param, balloon=True, slots=2, slot_mb=8)
     made = DeviceRig(lab, hardware=hardware)
     yield made
     made.end()
@@ -60,20 +60,20 @@ def test_the_guest_sees_its_region_until_it_is_given_back(rig: DeviceRig) -> Non
     """
     host = born(rig)
     rig.booted("vn1")
-    rig.provider.hold(Wanted("vn1", host, "7", "ann", region_mb=4), Sharing.ONE_JOB)
+    rig.provider.hold(Wanted("vn1", host, "7", "ann", regions=(4,)), Sharing.ONE_JOB)
     rig.until(lambda: rig.regions(host, "vn1") == 1)
     with pytest.raises(RefusedError, match="devices are plugged"):
         rig.provider.suspend(host, "vn1")
     born(rig, "vn2")
     rig.booted("vn2")
     with pytest.raises(NoCapacityError, match="job 7 holds"):
-        rig.provider.hold(Wanted("vn2", host, "8", "ann", region_mb=4), Sharing.ONE_JOB)
-    theirs = rig.provider.hold(Wanted("vn2", host, "7", "ann", region_mb=4), Sharing.ONE_JOB)
-    assert {h.region for h in rig.provider.holdings()} == {theirs.region}
+        rig.provider.hold(Wanted("vn2", host, "8", "ann", regions=(4,)), Sharing.ONE_JOB)
+    theirs = rig.provider.hold(Wanted("vn2", host, "7", "ann", regions=(4,)), Sharing.ONE_JOB)
+    assert {h.regions for h in rig.provider.holdings()} == {theirs.regions}
     rig.provider.give_back(host, "vn1")
     rig.until(lambda: rig.regions(host, "vn1") == 0)
     assert rig.regions(host, "vn2") == 1
-    assert rig.shared_files(host) == [theirs.region]
+    assert rig.shared_files(host) == [theirs.regions[0].id]
     rig.provider.delete(host, "vn2")
     assert rig.provider.holdings() == ()
     assert rig.shared_files(host) == []
@@ -86,9 +86,9 @@ def test_memory_that_is_shared_no_more_is_given_back_to_every_host(rig: DeviceRi
     """
     source, target = born(rig), rig.provider.hosts[1]
     rig.booted("vn1")
-    wanted = Wanted("vn1", source, "7_3", "ann", region_mb=4)
+    wanted = Wanted("vn1", source, "7_3", "ann", regions=(4,))
     held = rig.provider.hold(wanted, Sharing.ANYONE)
-    assert held.region in rig.shared_files(source)
+    assert held.regions[0].id in rig.shared_files(source)
     theirs = [f"backfill-{CLUSTER}-2-8-{source}", f"backfill-other-{CLUSTER}-8-{source}"]
     for name in (*theirs, f"backfill-{CLUSTER}-6-{source}"):
         rig.lab.run(source, ["touch", f"/dev/shm/{name}"], check=True)
@@ -104,7 +104,7 @@ def test_a_holding_outlives_the_driver_and_libvirtd(rig: DeviceRig) -> None:
     """Another daemon sees it, plugs nothing twice, and gives it back."""
     host = born(rig)
     rig.booted("vn1")
-    wanted = Wanted("vn1", host, "7", "ann", region_mb=4)
+    wanted = Wanted("vn1", host, "7", "ann", regions=(4,))
     held = rig.provider.hold(wanted, Sharing.ANYONE)
     rig.kill_libvirtd(host)
     rig.revive_libvirtd(host)

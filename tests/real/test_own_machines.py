@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from backfill.core.model.cluster import Job, JobState, MachineRequest, SlurmVersion
+from backfill.core.model.company import Company
 from backfill.drivers.slurm.conf.managed import FEATURES_NODE, Method, WantedNodes
 from backfill.drivers.slurm.hooks.install import HookPlan, Hooks
 from backfill.drivers.slurm.hooks.machines_lua import MachineGate
@@ -36,7 +37,7 @@ end
 return slurm.SUCCESS
 """
 _PLUGSTACK = "# the site's\ninclude /etc/slurm/plugstack.conf.d/*.conf\n"
-_FULL = MachineRequest(2, 4, 2048, 0.5, "mpi", "lan", 1, (128, 128), held=True)
+_FULL = MachineRequest(2, 4, 2048, 0.5, "mpi", "lan", 1, (128, 128), Company.SPREAD, held=True)
 _PLAIN = MachineRequest(held=True)
 
 
@@ -166,7 +167,7 @@ def test_an_archive_brings_it_to_another_machine(site: OwnSite) -> None:
     [
         (
             "--vm-per-node=2 --vcpu-per-vm=4 --mem-per-vm=2G --disk-size=512M --vm-image=mpi "
-            "--vm-network=lan --sriov --ivshmem --num-ivshmem=2 --ivshm-sz=128",
+            "--vm-network=lan --sriov --ivshmem --num-ivshmem=2 --ivshm-sz=128 --vm-place=spread",
             _FULL,
             "own-vm",
         ),
@@ -211,6 +212,7 @@ def test_what_is_asked_for_reaches_the_daemon(
         ("--vm-image=a,cpus=99", "use a name of letters, digits and . _ -"),
         ("--vm-network=$(reboot)", "use a name of letters, digits and . _ -"),
         ("--sriov=x", "--sriov=x: use a number from 1 to 64"),
+        ("--vm-place=here", "--vm-place=here: use together or spread"),
         ("--num-ivshmem=17", "--num-ivshmem=17: use a number from 1 to 16"),
         ("--ivshm-sz=100", "use sizes that are powers of two such as 256 or 256,128 (MB), 16 at most"),
         ("--num-ivshmem=2", "--num-ivshmem and --ivshm-sz need --ivshmem"),

@@ -33,7 +33,7 @@ def test_a_job_has_what_it_asks_for_while_it_is_there() -> None:
     run.until(lambda: ended(sim, asking, plain) and not held(sim), 100)
     again = sim.submit("htc", 30.0, features="shm")
     run.until(lambda: plugged(sim, again), 100)
-    assert held(sim)[again].region != first[asking].region
+    assert held(sim)[again].regions != first[asking].regions
     run.until(lambda: not run.world.managed, 600)
     assert sim.provider.holdings() == ()
     assert sim.audit() == []

@@ -236,7 +236,7 @@ def test_what_can_never_be_is_told_as_soon_as_it_is_known() -> None:
     assert "can never be had" in sim.slurm.admin_comment(wide)
     assert "cpus='many'" in sim.slurm.admin_comment(odd)
     assert "ask for larger machines" in sim.slurm.admin_comment(small)
-    assert "several machines for each of its nodes" in sim.slurm.admin_comment(several)
+    assert "several machines for each node outside an allocation" in sim.slurm.admin_comment(several)
     assert any("can never be had" in said for said in why_not(run, wide))
     sim.slurm.release_job(wide)
     run.run(10.0)

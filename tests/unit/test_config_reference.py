@@ -154,7 +154,7 @@ def test_the_schema_has_every_key_and_is_plain_data() -> None:
 def test_the_libvirt_section_has_what_the_driver_wants(ours: type, driver: str) -> None:
     """The file may not import the driver, so this test keeps the two alike."""
     settings = pytest.importorskip("backfill.drivers.libvirt.settings")
-    theirs, elsewhere = getattr(settings, driver), {"slots", "asks"}  # which follow from `devices`
+    theirs, elsewhere = getattr(settings, driver), {"slots", "slot_mb", "asks", "peers"}  # from `devices`
     told = [f for f in fields(ours) if f.compare]  # what is not compared is the planner's
     asked = [f for f in fields(theirs) if f.name not in elsewhere]
     assert [f.name for f in told] == [f.name for f in asked]

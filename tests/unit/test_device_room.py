@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from backfill.core.lending import NodeNeed, functions_of, need_of
 from backfill.core.model import changes as ch
 from backfill.core.model.cluster import Node, NodeBase
 from backfill.core.model.devices import Sharing
@@ -12,7 +13,7 @@ from backfill.core.model.lifecycle import ManagedNode, Phase
 from backfill.core.model.quantities import Resources
 from backfill.core.model.refusals import Code, Reason, because
 from backfill.core.model.sentences import sentence
-from backfill.core.placement import NodeNeed, functions_of, need_of, room, why_not_on
+from backfill.core.placement import room, why_not_on
 from backfill.core.policies.devices import DeviceRule, Devices
 from backfill.core.policy import PolicySet, Priorities, Template
 from backfill.core.world import World

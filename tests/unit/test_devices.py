@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -9,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from backfill.core.model.devices import Holding, Sharing, VirtualFunction, Wanted, allocate
+from backfill.core.model.devices import Holding, Region, Sharing, VirtualFunction, Wanted, allocate
 from backfill.core.model.fleet import Flavour, InstanceSpec, Tag
 from backfill.core.model.refusals import Code, Reason, because
 from backfill.core.model.sentences import sentence
@@ -131,6 +132,21 @@ def test_the_book_survives_and_goes_with_the_instance(tmp_path: Path) -> None:
     assert book.all() == []
 
 
+def test_a_book_of_an_older_daemon_is_read(tmp_path: Path) -> None:
+    """An instance had one region at most then."""
+    store = Store(str(tmp_path), "c1")
+    store.home("vn1").mkdir(parents=True)
+    old = {"instance": "vn1", "host": "bm1", "job": "7", "owner": "ann", "functions": [], "plugged": True}
+    path = store.home("vn1") / "devices.json"
+    path.write_text(json.dumps({**old, "region": "backfill-c1-7-bm1", "region_mb": 4}))
+    plain = Holding("vn1", "bm1", "7", "ann", plugged=True)
+    assert DeviceBook(store).of("vn1") == replace(plain, regions=(Region("backfill-c1-7-bm1", 4),))
+    path.write_text(json.dumps({**old, "region": "", "region_mb": 0}))
+    assert DeviceBook(store).of("vn1") == plain
+    several = replace(plain, regions=(Region("a", 4), Region("b", 8)))
+    assert DeviceBook(store).decide("vn1", lambda _: several) == DeviceBook(store).of("vn1") == several
+
+
 class _Overtaken(DeviceBook):
     """Another process is quicker to the lock, once."""
 
@@ -181,15 +197,15 @@ def test_an_instance_that_is_gone_meanwhile_holds_nothing(tmp_path: Path) -> Non
 def test_the_three_ways_of_sharing(sharing: Sharing, job: str, owner: str, refused: str) -> None:
     """EASJ, EACJ and SACJ: who may come while job 7 of ann has the host."""
     pool = [VirtualFunction("bm1", f"0000:3b:02.{i}") for i in range(4)]
-    first = allocate(Wanted("vn1", "bm1", "7", "ann", 1, 4), pool, [], sharing, "c1")
+    first = allocate(Wanted("vn1", "bm1", "7", "ann", 1, (4,)), pool, [], sharing, "c1")
     assert isinstance(first, Holding)
-    second = allocate(Wanted("vn2", "bm1", job, owner, 1, 4), pool, [first], sharing, "c1")
+    second = allocate(Wanted("vn2", "bm1", job, owner, 1, (4,)), pool, [first], sharing, "c1")
     if refused:
         assert isinstance(second, Reason)
         assert refused in sentence(second)
     else:
         assert isinstance(second, Holding)
-        assert second.region != first.region
+        assert second.regions != first.regions
         assert not set(second.functions) & set(first.functions)
 
 

@@ -103,6 +103,19 @@ def test_ports_are_left_where_devices_are_to_be_plugged(machine: str, balloon: b
     domain = document(Hardware("qemu", machine, slots=2, balloon=balloon))
     assert len(domain.findall("devices/controller[@model='pcie-root-port']")) == ports
     assert document(Hardware("qemu", machine)).find("devices/controller[@type='pci']") is None
+    own = document(Hardware("qemu", machine, slots=2), replace(SPEC, slots=4))
+    assert len(own.findall("devices/controller[@model='pcie-root-port']")) == (9 if ports else 0)
+
+
+def test_room_is_left_for_the_largest_region_behind_each_spare_port() -> None:
+    """Firmware would leave 2 MB there. The ports of a guest's own devices come first."""
+    domain = document(Hardware("qemu", slots=1, slot_mb=16), replace(SPEC, slots=2, slot_mb=64))
+    qemu = {"qemu": "http://libvirt.org/schemas/domain/qemu/1.0"}
+    found = domain.findall("qemu:override/qemu:device", qemu)
+    assert [device.get("alias") for device in found] == ["pci.6", "pci.7"]
+    sizes = [device.find("qemu:frontend/qemu:property", qemu) for device in found]
+    assert {None if size is None else size.get("value") for size in sizes} == {str(2 * 64 << 20)}
+    assert document(Hardware("qemu", slots=1)).find("qemu:override", qemu) is None
 
 
 def test_a_named_processor_may_get_further_features() -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from backfill.core.model.fleet import Flavour, InstanceSpec, Tag
 from backfill.drivers.libvirt.connection.domain_xml import DomainFiles
-from backfill.drivers.libvirt.guest.seed import ENTROPY_BYTES, Identity, identity_text, seed_tar
+from backfill.drivers.libvirt.guest.seed import ENTROPY_BYTES, Identity, identity_text, peers_text, seed_tar
 from backfill.drivers.libvirt.settings import ImageFiles
 
 IDENTITY = Identity("vn1", "10.77.1.1/16", "10.77.0.1", "10.77.0.1", "10.77.0.1:6817", "-Z")
@@ -71,6 +71,13 @@ def test_a_seed_unpacks_to_identity_and_key() -> None:
         key = tar.extractfile("etc/munge/munge.key")
         assert key is not None
         assert key.read() == b"secret"
+
+
+def test_guests_know_one_another_by_name() -> None:
+    """As lines of /etc/hosts, without one's own; not where they would not fit into the seed."""
+    peers = {f"vn{i}": f"10.77.1.{i}" for i in range(1, 4)}
+    assert peers_text(peers, "vn2") == b"10.77.1.1 vn1\n10.77.1.3 vn3\n"
+    assert peers_text({f"vn{i}": "10.77.100.100" for i in range(2000)}, "vn2") == b""
 
 
 def test_programs_can_be_made_to_do_nothing() -> None:

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from backfill.core.model.cluster import MachineRequest
+from backfill.core.model.company import Company
 from backfill.core.model.machine_request import asked, parse, render, without_word, word_of
 from backfill.core.model.refusals import Reason
 from backfill.core.model.sentences import sentence
@@ -22,6 +23,7 @@ REQUESTS = st.builds(
     network=st.none() | _NAMES,
     sriov=st.integers(0, 64),
     regions=st.lists(st.integers(0, 16).map(lambda n: 1 << n), max_size=16).map(tuple),
+    company=st.sampled_from(Company),
     held=st.booleans(),
 )
 
@@ -50,7 +52,7 @@ def test_other_words_ask_for_nothing(text: str) -> None:
 @pytest.mark.parametrize(
     ("word", "said"),
     [
-        ("cpu=4", "unknown key 'cpu': use per_node, cpus, mem, disk, image, network, sriov, ivshmem, held"),
+        ("cpu=4", "unknown key 'cpu': use per_node, cpus, mem, disk, image, network, sriov, ivshmem, place"),
         ("cpus", "says cpus='': use a number from 1 to 4096"),
         ("cpus=0", "says cpus='0': use a number from 1 to 4096"),
         ("cpus=-3", "says cpus='-3'"),
@@ -62,6 +64,7 @@ def test_other_words_ask_for_nothing(text: str) -> None:
         ("disk=x", "use a size such as 20 (GB) or 500M"),
         ("image=../etc/passwd", "use a name of letters, digits and . _ -"),
         ("image=$(reboot)", "use a name of letters, digits and . _ -"),
+        ("place=here", "place='here': use together or spread"),
         ("ivshmem=100", "use sizes that are powers of two such as 256+256 (MB), 16 at most"),
         ("ivshmem=" + "+".join(["1"] * 17), "16 at most"),
         ("cpus=1,cpus=2", "says cpus more than once"),

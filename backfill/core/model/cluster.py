@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from ipaddress import ip_address
 
+from backfill.core.model.company import Company
 from backfill.core.model.refusals import Reason
 
 
@@ -141,6 +142,7 @@ class MachineRequest:
     network: str | None = None
     sriov: int = 0
     regions: tuple[int, ...] = ()
+    company: Company = Company.ANY
     # job_submit.lua holds it until the daemon does: that it is held by its user (JobHeldUser) is
     # then no wish of his. A job that he holds himself is left alone until he releases it.
     held: bool = False

@@ -8,7 +8,7 @@ shared allocation with concurrent jobs (SACJ).
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from backfill.core.model.keys import Option
 from backfill.core.model.refusals import Code, Reason, because
@@ -33,39 +33,72 @@ class VirtualFunction:
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What one instance of a job asks for. `region_mb` 0: no memory shared with its fellows."""
+    """What one instance of a job asks for. `regions`: memory that it shares with its fellows, MB each."""
 
     instance: str
     host: str
     job: str
     owner: str
     functions: int = 0
-    region_mb: int = 0
+    regions: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceLoan:
+    """What each instance of a job gets while the job has it. `regions`: MB of each.
+
+    `name`: by what the job asks for it.
+    """
+
+    name: str
+    functions: int = 0
+    regions: tuple[int, ...] = ()
+    sharing: Sharing = Sharing.ANYONE
+
+    @property
+    def region_mb(self) -> int:
+        """Memory that the job's instances on one host share, all of it."""
+        return sum(self.regions)
+
+
+@dataclass(frozen=True, slots=True)
+class Region:
+    """Memory that the instances of one job share on one host. `id`: see `region_id`."""
+
+    id: str
+    size_mb: int
 
 
 @dataclass(frozen=True, slots=True)
 class Holding:
-    """What one instance holds. `region`: id of the memory that it shares, empty for none.
-
-    `plugged`: it is all in the guest.
-    """
+    """What one instance holds. `plugged`: it is all in the guest."""
 
     instance: str
     host: str
     job: str
     owner: str
     functions: tuple[str, ...] = ()
-    region: str = ""
-    region_mb: int = 0
+    regions: tuple[Region, ...] = ()
     plugged: bool = False
 
+    @property
+    def region_mb(self) -> int:
+        """All of the memory that it shares."""
+        return sum(region.size_mb for region in self.regions)
 
-def region_id(cluster: str, job: str, host: str) -> str:
-    """Instances of one job on one host share one region, and nobody else ever has its id.
+    def wanted_on(self, host: str) -> Wanted:
+        """The same on another host."""
+        sizes = tuple(region.size_mb for region in self.regions)
+        return Wanted(self.instance, host, self.job, self.owner, len(self.functions), sizes)
+
+
+def region_id(cluster: str, job: str, host: str, number: int = 1) -> str:
+    """Instances of one job on one host share its regions, and nobody else ever has their ids.
 
     Slurm counts jobs up, so an id does not come again while anything of it may be left.
     """
-    return f"backfill-{cluster}-{job}-{host}"
+    which = job if number == 1 else f"{job}.{number}"
+    return f"backfill-{cluster}-{which}-{host}"
 
 
 def allocate(
@@ -94,25 +127,16 @@ def allocate(
     if len(free) < wanted.functions:
         counts = {"free": len(free), "every": len(every), "functions": wanted.functions}
         return because(Code.FUNCTIONS_FREE, host=wanted.host, **counts)
-    region = region_id(cluster, wanted.job, wanted.host) if wanted.region_mb else ""
-    return Holding(
-        wanted.instance,
-        wanted.host,
-        wanted.job,
-        wanted.owner,
-        tuple(free[: wanted.functions]),
-        region,
-        wanted.region_mb,
+    regions = tuple(
+        Region(region_id(cluster, wanted.job, wanted.host, number), size_mb)
+        for number, size_mb in enumerate(wanted.regions, 1)
     )
+    functions = tuple(free[: wanted.functions])
+    return Holding(wanted.instance, wanted.host, wanted.job, wanted.owner, functions, regions)
 
 
 def _fits(known: Holding, wanted: Wanted) -> bool:
-    return (known.host, known.job, len(known.functions), known.region_mb) == (
-        wanted.host,
-        wanted.job,
-        wanted.functions,
-        wanted.region_mb,
-    )
+    return replace(known.wanted_on(known.host), owner=wanted.owner) == wanted
 
 
 def _refusal(wanted: Wanted, there: list[Holding], sharing: Sharing) -> Reason | None:
@@ -122,7 +146,8 @@ def _refusal(wanted: Wanted, there: list[Holding], sharing: Sharing) -> Reason |
     strangers = [h for h in there if h.owner != wanted.owner]
     if sharing is Sharing.ONE_OWNER and strangers:
         return because(Code.DEVICES_TAKEN, holder=strangers[0].owner, host=wanted.host)
-    sizes = {h.region_mb for h in there if h.job == wanted.job and h.region} - {wanted.region_mb}
-    if wanted.region_mb and sizes:
-        return because(Code.SHARED_OTHERWISE, job=wanted.job, host=wanted.host, region_mb=sizes.pop())
+    fellows = [h.wanted_on(h.host) for h in there if h.job == wanted.job and h.regions]
+    others_mb = [sum(h.regions) for h in fellows if h.regions != wanted.regions]
+    if wanted.regions and others_mb:
+        return because(Code.SHARED_OTHERWISE, job=wanted.job, host=wanted.host, region_mb=others_mb[0])
     return None

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from backfill.core.model.company import Company
 from backfill.core.model.keys import about, key
 from backfill.core.model.quantities import Resources
 
@@ -209,6 +210,8 @@ class InstanceSpec:
     features: tuple[str, ...] = ()
     method: CloneMethod = CloneMethod.LINKED
     inside: str = ""  # the job within whose allocation it is; empty: it is in none
+    slots: int = 0  # so many devices will be plugged into it while it runs
+    slot_mb: int = 0  # the largest region of shared memory among them
 
 
 class FleetState(StrEnum):
@@ -229,7 +232,8 @@ class Fleet:
 
     `image`, `method` and `flavour` are empty for what the policy file says. `job`: whose own machines
     these are, and nobody else's; empty: everybody's. `hosts`: where each of them is, within the
-    allocation of that job; empty: wherever there is room. `members`: the names that it was given so far.
+    allocation of that job; empty: wherever there is room, as `company` says. `members`:
+    the names that it was given so far.
     """
 
     id: str
@@ -241,6 +245,7 @@ class Fleet:
     flavour: Flavour | None = None
     job: str = ""
     hosts: tuple[str, ...] = ()
+    company: Company = Company.ANY
     members: tuple[str, ...] = ()
     begun_s: float | None = None  # its first member was begun
     all_begun_s: float | None = None  # its last member was begun for the first time

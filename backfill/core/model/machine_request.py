@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from backfill.core.model.cluster import MachineRequest
+from backfill.core.model.company import Company
 from backfill.core.model.refusals import Code, Reason, because
 
 WORD = "backfill-vm"
@@ -74,6 +75,12 @@ def _name(text: str) -> str:
     return text
 
 
+def _company(text: str) -> Company:
+    if not text:
+        raise ValueError(text)
+    return Company(text)
+
+
 def _regions(text: str) -> tuple[int, ...]:
     sizes = tuple(_size_mb(part) for part in text.split("+"))
     if len(sizes) > _MOST_REGIONS or any(size & (size - 1) for size in sizes):
@@ -96,6 +103,7 @@ _KEYS = {
     "network": _Key("network", _name, str, _NAMES),
     "sriov": _Key("sriov", _count(64), str, "a number from 1 to 64"),
     "ivshmem": _Key("regions", _regions, lambda sizes: "+".join(map(str, sizes)), _SIZES),
+    "place": _Key("company", _company, str, "together or spread"),
     "held": _Key("held", _yes, lambda held: "1", "1"),
     "at": _Key("at", _names, "+".join, "names of machines"),
     "run": _Key("run", _count(999_999_999), str, "a number from 1 on"),

@@ -250,6 +250,8 @@ _CODES: dict[Code, str | Callable[[Mapping[str, Any]], str]] = {
     Code.NO_HOST_FOR_MORE: _for_more,
     Code.EARLIER_ORDER: "an earlier order comes first",
     Code.FEW_NAMES: "only {names} of {size} names are free in instances.names",
+    Code.FELLOWS_APART: "{host} has a machine of the job, and each is to be on another host",
+    Code.FELLOWS_TOGETHER: "all of them are to be on {host}",
     Code.FEW_PLACES: "there is room for only {places} of {size} now[; {why}]",
     Code.MEMBER_GIVEN_UP: "{node} failed {failures} times, last with: {said}",
     Code.MEMBER_REMOVED: "{node} was removed before the fleet was complete",
@@ -294,10 +296,7 @@ _CODES: dict[Code, str | Callable[[Mapping[str, Any]], str]] = {
     Code.MACHINES_KEY: "its request for machines of its own has an unknown key '{key}': use {keys}",
     Code.MACHINES_VALUE: "its request for machines of its own says {key}='{value}': use {allowed}",
     Code.MACHINES_TWICE: "its request for machines of its own says {key} more than once",
-    Code.MACHINES_UNABLE: (
-        "it asks for {what}, which machines that are Slurm nodes of their own cannot have: leave that out, "
-        "or ask for them inside an allocation"
-    ),
+    Code.MACHINES_UNABLE: ("it asks for {what}, which its machines cannot have: leave that out"),
     Code.MACHINES_IMAGE: "there is no image {image}: use one of {images}",
     Code.MACHINES_SMALL: (
         "a machine of {shape} gives {memory_mb} MB to jobs, and the job wants {cpus} CPUs and {needs_mb} MB "
@@ -310,6 +309,10 @@ _CODES: dict[Code, str | Callable[[Mapping[str, Any]], str]] = {
     Code.MACHINES_ELSEWHERE: "it got {node}, where no machine can be created: it is not among `hosts`",
     Code.MACHINES_CLAIMED: "the room of {host} is not proven free for it yet",
     Code.MACHINES_MANY: "{what} can never be had: {key} = {most}",
+    Code.MACHINES_FUNCTIONS: (
+        "it asks for {functions} virtual functions for each machine (--sriov), "
+        "and no host has more than {most}"
+    ),
     Code.MACHINES_NEVER: "{what} can never be had: all hosts together have room for {places}",
     Code.MACHINES_FIRST: (
         "job {job} has been passed over for {passed_s:.0f} s and comes first (own_machines.passed_over_s)"

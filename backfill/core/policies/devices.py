@@ -7,7 +7,7 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 
 from backfill.core.model.cluster import Job
-from backfill.core.model.devices import Sharing
+from backfill.core.model.devices import DeviceLoan, Sharing
 from backfill.core.model.keys import about, key
 
 _NAMES = re.compile(r"[A-Za-z0-9_.-]+")  # as in environments
@@ -23,6 +23,12 @@ class DeviceRule:
         0, "Memory (ivshmem) that the job's instances on one host share, MB: a power of two; 0: none."
     )
     sharing: Sharing = key(Sharing.ONE_JOB, "Whose jobs may hold devices of one host at the same time.")
+
+    @property
+    def loan(self) -> DeviceLoan:
+        """What an instance gets by it."""
+        regions = (self.region_mb,) if self.region_mb else ()
+        return DeviceLoan(self.name, self.functions, regions, self.sharing)
 
     @property
     def scarce(self) -> bool:

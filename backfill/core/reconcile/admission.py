@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
+from backfill.core.lending import NOTHING_MORE, NodeNeed
 from backfill.core.model.cluster import Node
 from backfill.core.model.fleet import CloneMethod, Flavour
 from backfill.core.model.lifecycle import ABSENT, OVER, ManagedNode, Phase
 from backfill.core.model.quantities import NOTHING, Resources
 from backfill.core.model.readiness import IMAGE
 from backfill.core.model.refusals import Code, Reason, because, limit
-from backfill.core.placement import NOTHING_MORE, NodeNeed, find_host, names_of
+from backfill.core.placement import find_host, names_of
 from backfill.core.policies.demand import Asked, Need
 from backfill.core.policies.limits import Limits
 from backfill.core.policy import PolicySet
@@ -243,20 +244,26 @@ def _too_fast(builder: PlanBuilder, what: str, most: int) -> bool:
 
 
 def find_open_host(
-    builder: PlanBuilder, shortest_s: float = 0.0, need: NodeNeed = NOTHING_MORE
+    builder: PlanBuilder,
+    shortest_s: float = 0.0,
+    need: NodeNeed = NOTHING_MORE,
+    unfit: Callable[[str], Reason | None] | None = None,
 ) -> tuple[str | None, dict[str, Reason]]:
     """Return the host for one more instance that may be begun now; or None, and why, for each host.
 
-    `shortest_s`: the least time limit of the jobs that wait for it.
+    `shortest_s`: the least time limit of the jobs that wait for it. `unfit` says why a host with room
+    is not for this one, if it is not.
     """
     policies = builder.policies
     builder.awaits(Topic.ROOM)
     most = policies.cloning.per_min_per_host
 
     def slow(host: str) -> Reason | None:
+        if unfit is not None and (why := unfit(host)) is not None:
+            return why
         if not _too_fast(builder, f"host {host}", most):
             return None
         return limit("cloning.per_min_per_host", most, host)
 
     pays_s = policies.gaps.pays_s(shortest_s)
-    return find_host(builder.world, policies, pays_s, need=need, slow=slow if most else None)
+    return find_host(builder.world, policies, pays_s, need=need, slow=slow if most or unfit else None)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from backfill.core.lending import own_loan
 from backfill.core.model.actions import CreateInstance, CreateNode, DrainNode, MakeParent, UndrainNode
 from backfill.core.model.cluster import OUR_REASON, NodeBase
 from backfill.core.model.fence import unknown_runs
@@ -192,6 +193,10 @@ def create_instance(builder: PlanBuilder, node: ManagedNode) -> CreateInstance:
     method = (fleet.method if fleet else None) or clone_method(builder, image)
     if node.job and method is CloneMethod.INSTANT and not _has_parent(builder, node, image):
         method = CloneMethod.LINKED  # there is none of its size or larger, and to boot one takes longer
+    loan = own_loan(builder.world, node.job) if node.job else None
+    slots = 0 if loan is None else loan.functions + len(loan.regions)
+    if slots and method is CloneMethod.INSTANT:
+        method = CloneMethod.LINKED  # it would have the slots of its parent
     spec = InstanceSpec(
         node.name,
         node.host,
@@ -202,6 +207,8 @@ def create_instance(builder: PlanBuilder, node: ManagedNode) -> CreateInstance:
         _features(builder, node),
         method,
         node.job if node.inside else "",
+        slots,
+        0 if loan is None else max(loan.regions, default=0),
     )
     return CreateInstance(subject=node.name, generation=node.generation, reason=node.reason, spec=spec)
 

@@ -11,13 +11,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from backfill.core.lending import need_of
 from backfill.core.model.actions import KeepCheckpoint, PutBackCheckpoint
 from backfill.core.model.fence import judge
 from backfill.core.model.fleet import Checkpoint, Instance, InstanceState
 from backfill.core.model.lifecycle import ABSENT, Cause, CheckpointOrder, ManagedNode, Phase, SavedRun
 from backfill.core.model.refusals import Code, Goal, because, no_host
 from backfill.core.model.sentences import sentence
-from backfill.core.placement import find_host, need_of
+from backfill.core.placement import find_host
 from backfill.core.queue import Topic
 from backfill.core.reconcile.builder import PlanBuilder, Progress, kept_in_memory, suspend
 from backfill.core.reconcile.condemn import condemn, forget_lost, lost_with, work_on

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+from backfill.core.lending import no_memory, own_loan
 from backfill.core.model.actions import HoldDevices, PlugDevices, ReturnDevices, UnplugDevices
-from backfill.core.model.cluster import Job
-from backfill.core.model.devices import Wanted
+from backfill.core.model.cluster import ENDED, Job
+from backfill.core.model.devices import DeviceLoan, Wanted
 from backfill.core.model.fleet import Instance, InstanceState
 from backfill.core.model.lifecycle import ManagedNode, Phase
 from backfill.core.model.operations import HostAllocation
 from backfill.core.model.refusals import Code, Goal, Reason, Words, because, call_failed
-from backfill.core.placement import no_memory, room
-from backfill.core.policies.devices import DeviceRule
+from backfill.core.placement import room
 from backfill.core.queue import Topic
 from backfill.core.reconcile.builder import PlanBuilder, Progress
+from backfill.core.world import World
 
-_CALLS = tuple(f"{kind.__name__}:" for kind in (HoldDevices, PlugDevices))
+_HOLD = f"{HoldDevices.__name__}:"
+_CALLS = (_HOLD, f"{PlugDevices.__name__}:")
 
 
 _TRIES = 3  # to plug devices before a job goes on without
@@ -23,9 +27,9 @@ _TRIES = 3  # to plug devices before a job goes on without
 def see_to_devices(builder: PlanBuilder, node: ManagedNode, instance: Instance) -> None:
     """Level-triggered: what the instance holds is compared with what its jobs ask for."""
     holder = instance.devices_of
-    if not holder and not builder.policies.devices.entries:
+    if not (holder or node.job or builder.policies.devices.entries):
         return
-    jobs = builder.world.jobs_on(node.name)
+    jobs = _borrowers(builder, node)
     if holder and all(job.id != holder for job in jobs):
         reason = f"job {holder} has left {node.name}"
         builder.do(
@@ -33,18 +37,46 @@ def see_to_devices(builder: PlanBuilder, node: ManagedNode, instance: Instance) 
         )
         return
     for job in jobs:
-        rule = builder.policies.devices.asked(job)
-        if rule is None or (job.id == holder and instance.plugged):
+        loan = _loan(builder, node, job)
+        if loan is None or (job.id == holder and instance.plugged):
             continue
         if holder == job.id:
-            _plug(builder, node, job.id)
+            # What is being given is held before it is plugged.
+            if not any(o.running and o.key.startswith(_HOLD) for o in builder.world.operations_of(node.name)):
+                _plug(builder, node, job.id)
             return
         if holder:
             held = because(Code.DEVICES_HELD, job=holder, host=node.host)
             builder.refuse(node.name, Goal.DEVICES, held, job.id)
             continue
-        _hold(builder, node, job, rule)
+        _hold(builder, node, job, loan)
         return
+
+
+def _borrowers(builder: PlanBuilder, node: ManagedNode) -> Sequence[Job]:
+    """Jobs that may have devices there: of a machine that is a job's own that job, also before it begins."""
+    if not node.job:
+        return builder.world.jobs_on(node.name)
+    job = builder.world.jobs.get(node.job)
+    return [] if job is None or job.state in ENDED else [job]
+
+
+def _loan(builder: PlanBuilder, node: ManagedNode, job: Job) -> DeviceLoan | None:
+    """Return what the job is to have there: by its own word, or by its constraint."""
+    if node.job == job.id and (own := own_loan(builder.world, job.id)) is not None:
+        return own
+    rule = builder.policies.devices.asked(job)
+    return None if rule is None else rule.loan
+
+
+def not_lent(builder: PlanBuilder, node: ManagedNode) -> Reason | None:
+    """Return what a job's own machine has not got yet, if it lacks anything that the job asks for."""
+    loan, instance = own_loan(builder.world, node.job), builder.instance(node)
+    there = instance is not None and instance.devices_of == node.job and instance.plugged
+    if loan is None or there:
+        return None
+    said = _said(builder.world, node.name)
+    return because(Code.NO_DEVICES_YET, node=node.name, device=loan.name, said=said)
 
 
 def unplug_first(builder: PlanBuilder, node: ManagedNode) -> Progress | None:
@@ -70,7 +102,7 @@ def plugged_again(builder: PlanBuilder, node: ManagedNode) -> bool:
     instance = builder.instance(node)
     if instance is None or not instance.devices_of or instance.plugged:
         return True
-    if all(job.id != instance.devices_of for job in builder.world.jobs_on(node.name)):
+    if all(job.id != instance.devices_of for job in _borrowers(builder, node)):
         return True
     return _plug(builder, node, instance.devices_of)
 
@@ -110,26 +142,31 @@ def lacking(builder: PlanBuilder, name: str, claim: HostAllocation) -> Reason | 
     there = instance is not None and instance.devices_of == here[0].id and instance.plugged
     if rule is None or there:
         return None
+    return because(Code.NO_DEVICES_YET, node=name, device=rule.name, said=_said(world, name))
+
+
+def _said(world: World, name: str) -> Words:
     problems = [o.problem for o in world.operations_of(name) if o.key.startswith(_CALLS)]
-    said = Words(problems[-1] if problems else "")
-    return because(Code.NO_DEVICES_YET, node=name, device=rule.name, said=said)
+    return Words(problems[-1] if problems else "")
 
 
-def _hold(builder: PlanBuilder, node: ManagedNode, job: Job, rule: DeviceRule) -> None:
+def _hold(builder: PlanBuilder, node: ManagedNode, job: Job, loan: DeviceLoan) -> None:
     left = room(builder.world, node.host, builder.policies)
-    full = no_memory(builder.world, node.host, job.id, rule.region_mb, left)
+    # The room of a job's own machines is theirs from the beginning, and this with it.
+    needed_mb = 0 if node.job else loan.region_mb
+    full = no_memory(builder.world, node.host, job.id, needed_mb, left)
     if full:
         builder.refuse(node.name, Goal.DEVICES, full, job.id)
         return
-    wanted = Wanted(node.name, node.host, job.id, job.user, rule.functions, rule.region_mb)
-    reason = f"job {job.id} asks for {rule.name}"
+    wanted = Wanted(node.name, node.host, job.id, job.user, loan.functions, loan.regions)
+    reason = f"job {job.id} asks for {loan.name}"
     action = HoldDevices(
         subject=node.name,
         generation=node.generation,
         reason=reason,
         host=node.host,
         wanted=wanted,
-        sharing=rule.sharing,
+        sharing=loan.sharing,
     )
     progress, failed = builder.do(action), builder.operation(action)
     if failed is not None and progress in (Progress.WAITING, Progress.FINAL):

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from backfill.core.lending import need_of
 from backfill.core.model.actions import CancelMove, MigrateInstance, PauseInstance, ThrottleInstance, WarnJob
 from backfill.core.model.cluster import Job, JobState, Node
 from backfill.core.model.fence import judge
@@ -15,7 +16,7 @@ from backfill.core.model.lifecycle import Cause, JobCheck, ManagedNode, NodeStop
 from backfill.core.model.operations import Operation
 from backfill.core.model.refusals import Code, Goal, Reason, Words, because
 from backfill.core.model.sentences import sentence
-from backfill.core.placement import closed, find_host, need_of
+from backfill.core.placement import closed, find_host
 from backfill.core.policies.ladder import Rung
 from backfill.core.policies.workloads import WarnBy, Workload
 from backfill.core.queue import Topic

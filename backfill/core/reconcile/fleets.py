@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 
+from backfill.core.lending import NodeNeed, functions_free, own_loan
 from backfill.core.model.actions import CancelParents, MakeParent
+from backfill.core.model.company import Company
 from backfill.core.model.fleet import CloneMethod, Flavour, Fleet, FleetState
 from backfill.core.model.lifecycle import ABSENT, OVER, ManagedNode, NodeStop, Phase, Retry
 from backfill.core.model.plan import SetFleet, SetNode
 from backfill.core.model.quantities import Resources
 from backfill.core.model.refusals import Code, Goal, Reason, Words, because, call_failed, no_host
 from backfill.core.model.sentences import sentence
-from backfill.core.placement import NodeNeed, host_full, names_of, open_hosts, out_of_reach, room, why_not_on
+from backfill.core.placement import host_full, names_of, open_hosts, out_of_reach, room, why_not_on
 from backfill.core.policies.cloning import Choice
 from backfill.core.policy import PolicySet
 from backfill.core.queue import Topic
@@ -29,6 +32,7 @@ from backfill.core.reconcile.admission import (
 from backfill.core.reconcile.builder import PlanBuilder, Progress, members
 from backfill.core.reconcile.condemn import clear
 from backfill.core.reconcile.job_machines import passed_over_until_s
+from backfill.core.reconcile.machine_bounds import places_in
 from backfill.core.reconcile.pressure import why_taken
 
 
@@ -126,8 +130,8 @@ def _lacking(builder: PlanBuilder, fleet: Fleet) -> Reason | None:
         return next(filter(None, (_lacking_there(builder, fleet, host) for host in set(fleet.hosts))), None)
     builder.awaits(Topic.ROOM)
     pays_s = builder.policies.gaps.boot_pays_s
-    rooms, why_not = open_hosts(builder.world, builder.policies, pays_s, _need(fleet))
-    places = sum(_places(builder, fleet, host) for host, _ in rooms)
+    rooms, why_not = open_hosts(builder.world, builder.policies, pays_s, _need(builder, fleet))
+    places = places_in(fleet.company, [_places(builder, fleet, host) for host, _ in rooms])
     if places < size:
         few = because(Code.FEW_PLACES, places=places, size=size)
         return few.plus(why=no_host(why_not.values())) if why_not else few
@@ -137,7 +141,9 @@ def _lacking(builder: PlanBuilder, fleet: Fleet) -> Reason | None:
 def _lacking_there(builder: PlanBuilder, fleet: Fleet, host: str) -> Reason | None:
     """Return what a host of the job lacks for all that it is to have there."""
     shape, many = fleet.flavour or builder.policies.instances.flavour, fleet.hosts.count(host)
-    all_there = Resources(shape.cpus * many, shape.memory_mb * many)
+    loan = own_loan(builder.world, fleet.job)
+    shared_mb = 0 if loan is None else loan.region_mb
+    all_there = Resources(shape.cpus * many, shape.memory_mb * many + shared_mb)
     return _no_room_there(builder, host, all_there)
 
 
@@ -150,9 +156,13 @@ def _no_room_there(builder: PlanBuilder, host: str, shape: Resources) -> Reason 
     return None if shape.fits(left) else host_full(host, left, shape)
 
 
-def _need(fleet: Fleet) -> NodeNeed:
+def _need(builder: PlanBuilder, fleet: Fleet) -> NodeNeed:
     """Return what each of its members takes of a host."""
-    return NodeNeed(shape=None if fleet.flavour is None else fleet.flavour.resources)
+    shape = None if fleet.flavour is None else fleet.flavour.resources
+    loan = own_loan(builder.world, fleet.job) if fleet.job else None
+    if loan is None:
+        return NodeNeed(shape=shape)
+    return NodeNeed(loan.functions, loan.region_mb, loan.sharing, fleet.job, shape=shape)
 
 
 def _shape(builder: PlanBuilder, fleet: Fleet, host: str) -> Flavour | None:
@@ -177,11 +187,14 @@ def _shape(builder: PlanBuilder, fleet: Fleet, host: str) -> Flavour | None:
 
 def _places(builder: PlanBuilder, fleet: Fleet, host: str) -> int:
     """Return how many of its members fit on a host that has room."""
-    left = room(builder.world, host, builder.policies)
+    left, need = room(builder.world, host, builder.policies), _need(builder, fleet)
     shape = fleet.flavour or builder.policies.instances.flavour
-    by_room = min(left.cpus // shape.cpus, left.memory_mb // shape.memory_mb)
-    there = sum(1 for m in builder.world.fleet.managed_on(host) if m.phase not in ABSENT)
-    return min(by_room, builder.policies.limits.max_per_host - there)
+    there = [m for m in builder.world.fleet.managed_on(host) if m.phase not in ABSENT]
+    shared_mb = 0 if any(m.job == fleet.job for m in there) else need.region_mb
+    places = [left.cpus // shape.cpus, (left.memory_mb - shared_mb) // shape.memory_mb]
+    if need.functions:
+        places.append(functions_free(builder.world, builder.policies, host) // need.functions)
+    return min(*places, builder.policies.limits.max_per_host - len(there))
 
 
 def _begin_one(builder: PlanBuilder, fleet: Fleet, failed: list[ManagedNode]) -> None:
@@ -228,12 +241,24 @@ def _host_for(
 ) -> tuple[str | None, dict[str, Reason]]:
     """Return the host of its next member; or None, and why, for each host that was looked at."""
     if not fleet.hosts:
-        return find_open_host(builder, need=_need(fleet))
+        unfit = partial(_no_company, builder, fleet) if fleet.company else None
+        return find_open_host(builder, need=_need(builder, fleet), unfit=unfit)
     place = len(fleet.members)
     host = fleet.hosts[place] if place < fleet.size else failed[0].host
     shape = fleet.flavour or builder.policies.instances.flavour
     why = _no_room_there(builder, host, shape.resources)
     return (host, {}) if why is None else (None, {host: why})
+
+
+def _no_company(builder: PlanBuilder, fleet: Fleet, host: str) -> Reason | None:
+    """Return why no further member may be there, if its fellows are where they should not be then."""
+    there = {m.host for m in members(builder, fleet) if m.phase not in ABSENT}
+    if fleet.company is Company.SPREAD:
+        return because(Code.FELLOWS_APART, host=host) if host in there else None
+    if there:
+        return None if host in there else because(Code.FELLOWS_TOGETHER, host=min(there))
+    places = _places(builder, fleet, host)
+    return None if places >= fleet.size else because(Code.FEW_PLACES, places=places, size=fleet.size)
 
 
 def _free_names(builder: PlanBuilder, image: str) -> Iterator[tuple[str, str]]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
+from backfill.core.lending import own_loan
 from backfill.core.model.actions import EndInside, NameMachines, TellJob, UnpinJob
 from backfill.core.model.cluster import OUR_REASON, Job, MachineRequest
 from backfill.core.model.fleet import Flavour, Fleet, FleetState
@@ -21,14 +22,10 @@ from backfill.core.model.sentences import sentence
 from backfill.core.placement import places_ever
 from backfill.core.queue import Topic
 from backfill.core.reconcile.builder import PlanBuilder, members
-from backfill.core.reconcile.job_machines import (
-    become,
-    failed,
+from backfill.core.reconcile.job_machines import await_devices, become, failed, pin_members, pinned, reclaim
+from backfill.core.reconcile.machine_bounds import (
     image_for,
     not_its_image,
-    pin_members,
-    pinned,
-    reclaim,
     share,
     too_many_ever,
     too_many_now,
@@ -115,6 +112,7 @@ def _size(builder: PlanBuilder, job: Job) -> tuple[int, Flavour]:
     """How many machines, and of what shape: what its word leaves open is an equal part of what it got."""
     usual, wanted = builder.policies.instances.flavour, job.machines or _PLAIN
     cpus, memory_mb = share(job)
+    memory_mb = max(0, memory_mb - sum(wanted.regions))  # what they share is a part of it, too
     disk_gb = usual.disk_gb if wanted.disk_gb is None else -int(-wanted.disk_gb // 1)
     flavour = replace(
         usual,
@@ -247,6 +245,8 @@ def _step_spawned(builder: PlanBuilder, own: JobMachines, job: Job) -> None:
     fleet = builder.world.fleets.get(own.fleet)
     if fleet is None or _lost(builder, own, fleet):
         failed(builder, own, fleet, because(Code.MACHINE_LOST))
+    elif await_devices(builder, own, fleet):
+        return
     elif job.machines is None or (job.machines.at, job.machines.run) != (fleet.members, own.restarts):
         builder.insist(_name(own, fleet.members), Goal.MACHINES)
     else:
@@ -335,13 +335,8 @@ _STEPS: dict[MachinesState, Callable[[PlanBuilder, JobMachines, Job], None]] = {
 def _never(builder: PlanBuilder, own: JobMachines, job: Job) -> Reason | None:
     """Return why these machines can never be, if they cannot."""
     world, policies, wanted = builder.world, builder.policies, job.machines or _PLAIN
-    unable = [
-        *(["virtual functions"] if wanted.sriov else []),
-        *(["shared memory"] if wanted.regions else []),
-        *([f"network {wanted.network}"] if wanted.network else []),
-    ]
-    if job.machines_fault is not None or unable:
-        return job.machines_fault or because(Code.MACHINES_UNABLE, what=tuple(unable))
+    if job.machines_fault is not None or wanted.network:
+        return job.machines_fault or because(Code.MACHINES_UNABLE, what=(f"network {wanted.network}",))
     for name in job.nodes:
         if world.host_of_node(name) not in policies.hosts:
             return because(Code.MACHINES_ELSEWHERE, node=name)
@@ -349,12 +344,25 @@ def _never(builder: PlanBuilder, own: JobMachines, job: Job) -> Reason | None:
     if whose is not None:
         return whose
     (got_cpus, got_mb), many = share(job), wanted.per_node
-    cpus, memory_mb = own.flavour.cpus * many, own.flavour.memory_mb * many
+    cpus, memory_mb = own.flavour.cpus * many, own.flavour.memory_mb * many + sum(wanted.regions)
     if cpus > got_cpus or (got_mb and memory_mb > got_mb):
         got = {"got_cpus": got_cpus, "got_mb": got_mb or ""}
         return because(Code.MACHINES_BEYOND, many=many, cpus=cpus, memory_mb=memory_mb, **got)
     shape = own.flavour.resources
-    places = min(places_ever(world, policies, host, shape) for host in _hosts(builder, job))
+    loan = own_loan(world, own.job)
+    if loan is not None and (few := _few_functions(builder, job, loan.functions * many)) is not None:
+        return few
+    places = min(places_ever(world, policies, host, shape, loan) for host in _hosts(builder, job))
     if places < many:
         return because(Code.MACHINES_NEVER, what=own.what, places=places * len(job.nodes))
+    return None
+
+
+def _few_functions(builder: PlanBuilder, job: Job, functions: int) -> Reason | None:
+    """Return which of its hosts has too few virtual functions for its machines there, if one has."""
+    for host in _hosts(builder, job):
+        known = builder.world.hosts.get(host)
+        if known is not None and known.functions < functions:
+            free = {"free": known.functions, "every": known.functions}
+            return because(Code.FUNCTIONS_FREE, host=host, functions=functions, **free)
     return None

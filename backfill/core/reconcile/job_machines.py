@@ -16,13 +16,14 @@ from backfill.core.model.job_machines import JobMachines, MachinesState
 from backfill.core.model.lifecycle import ManagedNode, Phase
 from backfill.core.model.machine_request import render
 from backfill.core.model.plan import SetFleet, SetMachines
-from backfill.core.model.refusals import Code, Goal, Reason, because, limit
+from backfill.core.model.refusals import Code, Goal, Reason, because
 from backfill.core.model.sentences import sentence
-from backfill.core.placement import places_ever
 from backfill.core.policies.own_machines import Hopeless
 from backfill.core.policy import PolicySet
 from backfill.core.queue import Topic
 from backfill.core.reconcile.builder import PlanBuilder, members
+from backfill.core.reconcile.devices import not_lent
+from backfill.core.reconcile.machine_bounds import image_for, never_own, share, too_many_now
 from backfill.core.world import World
 
 _HELD = "JobHeldAdmin"
@@ -106,13 +107,6 @@ def _waits(builder: PlanBuilder, job: Job) -> bool:
     return builder.policies.demand.waits_for_room(job, builder.now_s)
 
 
-def image_for(policies: PolicySet, job: Job) -> str:
-    """Return the master image of its machines: by its word, by its constraint, or that of all."""
-    word = job.machines.image if job.machines is not None else None
-    environments = policies.environments
-    return (environments.image_of(word) if word else environments.asked(job)) or policies.instances.image
-
-
 def _size(policies: PolicySet, job: Job) -> tuple[int, Flavour]:
     """How many machines, and of what shape: what its word leaves open is as the job is."""
     usual, wanted = policies.instances.flavour, job.machines or _PLAIN
@@ -123,11 +117,6 @@ def _size(policies: PolicySet, job: Job) -> tuple[int, Flavour]:
         usual, cpus=wanted.cpus or cpus, memory_mb=wanted.memory_mb or memory_mb, disk_gb=max(1, disk_gb)
     )
     return max(1, job.num_nodes), flavour
-
-
-def share(job: Job) -> tuple[int, int]:
-    """CPUs and memory (MB) of the job on each of its nodes."""
-    return -(-job.cpus // max(1, job.num_nodes)), job.memory_mb
 
 
 # --- one job's -----------------------------------------------------------------------------------
@@ -173,7 +162,7 @@ def _step_queued(builder: PlanBuilder, own: JobMachines, job: Job | None) -> Non
     if job is None or job.state is not JobState.PENDING:
         reclaim(builder, own, "its job has left the queue")
         return
-    never = _never(builder, own, job)
+    never = never_own(builder, own, job)
     if never is not None and (_cancels(builder) or _held(builder, own, job)):
         _give_back(builder, own, sentence(never))
         return
@@ -206,6 +195,7 @@ def _order(builder: PlanBuilder, own: JobMachines) -> None:
         own.image,
         flavour=own.flavour,
         job=own.job,
+        company=(own.request or _PLAIN).company,
         reason=reason,
     )
     builder.add(SetFleet(fleet, reason))
@@ -223,17 +213,6 @@ def _not_yet(builder: PlanBuilder, own: JobMachines) -> Reason | None:
             builder.wake_at(first_s)
             if builder.now_s >= first_s:
                 return because(Code.MACHINES_FIRST, job=other.job, passed_s=rule.passed_over_s)
-    return None
-
-
-def too_many_now(builder: PlanBuilder, own: JobMachines) -> Reason | None:
-    """Return why no more machines may belong to jobs now, or to those of its owner, if none may."""
-    rule, ordered = builder.policies.own_machines, [o for o in builder.world.machines.values() if o.fleet]
-    if sum(other.size for other in ordered) + own.size > rule.most:
-        return limit("own_machines.most", rule.most)
-    most = rule.most_per_user or rule.most
-    if sum(other.size for other in ordered if other.user == own.user) + own.size > most:
-        return limit("own_machines.most_per_user", most)
     return None
 
 
@@ -301,8 +280,23 @@ def _step_spawned(builder: PlanBuilder, own: JobMachines, job: Job | None) -> No
             failed(builder, own, fleet, why)
     elif job.reason != _HELD:
         _await_start(builder, own, job, fleet)
-    elif _fellows_ready(builder, own):
+    elif not await_devices(builder, own, fleet) and _fellows_ready(builder, own):
         builder.insist(_release(own), Goal.MACHINES)
+
+
+def await_devices(builder: PlanBuilder, own: JobMachines, fleet: Fleet | None) -> bool:
+    """Return True while they lack devices that the job asks for; without them in time, they have failed."""
+    nodes = [] if fleet is None else members(builder, fleet)
+    lacks = next(filter(None, (not_lent(builder, node) for node in nodes)), None)
+    if lacks is None:
+        return False
+    over_s = own.since_s + builder.policies.own_machines.start_within_s
+    builder.wake_at(over_s)
+    builder.awaits(Topic.READING)
+    builder.refuse(f"job {own.job}", Goal.MACHINES, lacks)
+    if builder.now_s >= over_s:
+        failed(builder, own, fleet, lacks)
+    return True
 
 
 def _began(builder: PlanBuilder, own: JobMachines, job: Job, fleet: Fleet | None) -> None:
@@ -442,57 +436,6 @@ def _give_back(builder: PlanBuilder, own: JobMachines, reason: str) -> None:
         become(builder, own, MachinesState.RECLAIMED, reason, after=MachinesState.GIVEN_BACK)
     else:
         become(builder, own, MachinesState.GIVEN_BACK, reason)
-
-
-def _never(builder: PlanBuilder, own: JobMachines, job: Job) -> Reason | None:
-    """Return why these machines can never be, if they cannot."""
-    policies, wanted = builder.policies, job.machines or _PLAIN
-    unable = [
-        *(["several machines for each of its nodes"] if wanted.per_node > 1 else []),
-        *(["virtual functions"] if wanted.sriov else []),
-        *(["shared memory"] if wanted.regions else []),
-        *([f"network {wanted.network}"] if wanted.network else []),
-    ]
-    if job.machines_fault is not None or unable:
-        return job.machines_fault or because(Code.MACHINES_UNABLE, what=tuple(unable))
-    whose = not_its_image(builder, own, job)
-    if whose is not None:
-        return whose
-    cpus, memory_mb = share(job)
-    if own.flavour.cpus < cpus or own.flavour.node_memory_mb < memory_mb:
-        shape, room = str(own.flavour.resources), own.flavour.node_memory_mb
-        return because(Code.MACHINES_SMALL, shape=shape, memory_mb=room, cpus=cpus, needs_mb=memory_mb)
-    many = too_many_ever(builder, own)
-    if many is not None:
-        return many
-    world = builder.world
-    places = sum(places_ever(world, policies, host, own.flavour.resources) for host in policies.hosts)
-    if places < own.size:
-        return because(Code.MACHINES_NEVER, what=own.what, places=places)
-    return None
-
-
-def not_its_image(builder: PlanBuilder, own: JobMachines, job: Job) -> Reason | None:
-    """Return why the job cannot have its image, if it cannot."""
-    environments = builder.policies.environments
-    image = own.image or builder.policies.instances.image
-    if environments.images and image not in environments.images:
-        return because(Code.MACHINES_IMAGE, image=image, images=environments.images)
-    return environments.refusal(job) or environments.keeps_out(image, job)
-
-
-def too_many_ever(builder: PlanBuilder, own: JobMachines) -> Reason | None:
-    """Return which limit so many would always break, if there is one."""
-    policies, rule = builder.policies, builder.policies.own_machines
-    caps = {
-        "own_machines.most": rule.most,
-        "own_machines.most_per_user": rule.most_per_user or rule.most,
-        "limits.max_instances": policies.limits.max_instances,
-    }
-    for key, most in caps.items():
-        if own.size > most:
-            return because(Code.MACHINES_MANY, what=own.what, key=key, most=most)
-    return None
 
 
 # --- what Slurm is told --------------------------------------------------------------------------

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from backfill.core.lending import need_of
 from backfill.core.model.actions import DrainNode, MigrateInstance, RequeueJob
 from backfill.core.model.cluster import OUR_REASON, Job, JobState, Node, left_s
 from backfill.core.model.fence import Verdict, judge, unsure
@@ -12,7 +13,7 @@ from backfill.core.model.fleet import Instance, InstanceState
 from backfill.core.model.lifecycle import Cause, HeldJob, ManagedNode, Phase, unwoken
 from backfill.core.model.refusals import Code, Goal, Reason, Words, because, call_failed, no_host
 from backfill.core.model.sentences import sentence
-from backfill.core.placement import closed, crowded, find_host, free_again_s, need_of, too_short
+from backfill.core.placement import closed, crowded, find_host, free_again_s, too_short
 from backfill.core.policies.gaps import late
 from backfill.core.policies.ladder import Rung, RungRule
 from backfill.core.policies.unsuspendable import Way

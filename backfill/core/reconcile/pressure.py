@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
+from backfill.core.lending import need_of
 from backfill.core.model.actions import PauseInstance, ThrottleInstance
 from backfill.core.model.cluster import Job, JobState, Node, end_s
 from backfill.core.model.fleet import Host, Instance, InstanceState
@@ -20,7 +21,7 @@ from backfill.core.model.lifecycle import (
 from backfill.core.model.quantities import NOTHING, Resources
 from backfill.core.model.refusals import Code, Goal, Reason, because
 from backfill.core.model.sentences import sentence
-from backfill.core.placement import find_host, need_of
+from backfill.core.placement import find_host
 from backfill.core.policies.budgets import Of
 from backfill.core.policies.ladder import Rung, RungRule
 from backfill.core.policies.limits import Limits

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+from backfill.core.lending import NodeNeed
 from backfill.core.model.cluster import Job
 from backfill.core.model.fleet import FleetState
 from backfill.core.model.lifecycle import ManagedNode, NodeStop, Phase, Retry
 from backfill.core.model.plan import SetNode
 from backfill.core.model.refusals import Code, Goal, Reason, Refusal, Words, because, limit, refusal
-from backfill.core.placement import NodeNeed, names_of
+from backfill.core.placement import names_of
 from backfill.core.policies.demand import Asked, Need, QueueNeeds
 from backfill.core.policy import PolicySet
 from backfill.core.reconcile.admission import (

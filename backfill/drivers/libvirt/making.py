@@ -17,7 +17,14 @@ from backfill.drivers.libvirt.clones.forking import fork
 from backfill.drivers.libvirt.connection.domain_xml import Memory, domain_xml, mac_address
 from backfill.drivers.libvirt.devices.plugging import sweep
 from backfill.drivers.libvirt.guest.keys import key_place, read_key
-from backfill.drivers.libvirt.guest.seed import ENTROPY_BYTES, MOST_USER_DATA, Identity, seed_tar
+from backfill.drivers.libvirt.guest.seed import (
+    ENTROPY_BYTES,
+    MOST_USER_DATA,
+    PEERS,
+    Identity,
+    peers_text,
+    seed_tar,
+)
 from backfill.drivers.libvirt.pool import Pool
 from backfill.drivers.libvirt.settings import Hardware, ImageFiles
 from backfill.ports.errors import (
@@ -186,9 +193,14 @@ def _seed(
         entropy = os.urandom(ENTROPY_BYTES)
     # A parent is nobody in particular: only what is one node's own is enrolled.
     anonymous = canary or not entropy
-    more = {} if anonymous else {**pool.seed_files(spec), **_user_data(spec, user_data)}
+    more = {} if anonymous else {**pool.seed_files(spec), **_user_data(spec, user_data), **_peers(pool, spec)}
     place = key_place(around)
     return seed_tar(identity, key, around.no_ops, entropy, canary, more, around.asks, place)
+
+
+def _peers(pool: Pool, spec: InstanceSpec) -> dict[str, bytes]:
+    text = peers_text(pool.config.surroundings.peers, spec.name)
+    return {PEERS: text} if text else {}
 
 
 def _user_data(spec: InstanceSpec, path: str) -> dict[str, bytes]:
@@ -243,5 +255,5 @@ def _clear_files(pool: Pool, host: str, name: str) -> None:
         pool.store.claim(name, elsewhere)
     holding = pool.devices.of(name)
     pool.remove_files(name, but_for=elsewhere)
-    if holding is not None and holding.region and not elsewhere:
+    if holding is not None and holding.regions and not elsewhere:
         sweep(pool, holding.host)

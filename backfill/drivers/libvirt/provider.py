@@ -198,19 +198,27 @@ class LibvirtProvider:
 
     def hold(self, wanted: Wanted, sharing: Sharing) -> Holding:
         """Allocate and attach."""
-        return plugging.hold(self._pool, wanted, sharing)
+        with self._plugging(wanted.instance):
+            return plugging.hold(self._pool, wanted, sharing)
 
     def give_back(self, host: str, name: str) -> None:
         """Detach everything and let others have it."""
-        plugging.give_back(self._pool, host, name)
+        with self._plugging(name):
+            plugging.give_back(self._pool, host, name)
 
     def unplug(self, host: str, name: str) -> None:
         """Take its devices out of a running guest."""
-        plugging.unplug(self._pool, host, name)
+        with self._plugging(name):
+            plugging.unplug(self._pool, host, name)
 
     def plug(self, host: str, name: str) -> None:
         """Put what it holds into a running guest."""
-        plugging.plug(self._pool, host, name)
+        with self._plugging(name):
+            plugging.plug(self._pool, host, name)
+
+    def _plugging(self, name: str) -> contextlib.AbstractContextManager[None]:
+        """Two calls about the same guest would take the same port for different devices."""
+        return self._pool.one_by_one(f"devices of {name}")
 
     def room_for(self, host: str, name: str) -> str | None:
         """Say why `host` could not give it what it holds elsewhere; None: it could."""

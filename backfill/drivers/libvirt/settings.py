@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from backfill.core.model.quantities import NOTHING, Resources
@@ -47,6 +48,8 @@ class Surroundings:
     time_server: str = ""
     # Network file systems, as in fstab: "10.0.0.1:/home /home nfs4 rw,vers=4.1".
     mounts: tuple[str, ...] = ()
+    # Addresses of all our nodes by name: guests know one another.
+    peers: Mapping[str, str] = field(default_factory=dict)
     slurm_key: str = ""
 
 
@@ -88,6 +91,8 @@ class Hardware:
     balloon: bool = False
     # So many devices can be plugged into a guest that runs, where the board has no slots to spare.
     slots: int = 0
+    # The largest region among them, MB: so much room is left behind each of these slots.
+    slot_mb: int = 0
     # Translated guest code that QEMU keeps where there is no KVM. When it is full all of it is made
     # anew: 64 MiB are right for slurmd and small jobs, Salt needs several hundred.
     translation_cache_mb: int = 64

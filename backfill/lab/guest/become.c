@@ -165,10 +165,19 @@ static int read_identity(void) {
     return 0;
 }
 
+/* The other machines by name: jobs over several of them may reach one another in any way. */
+static size_t read_peers(char *text, size_t room) {
+    FILE *file = fopen("/etc/backfill/peers", "re");
+    size_t length = file ? fread(text, 1, room, file) : 0;
+    if (file) fclose(file);
+    return length;
+}
+
 static int take_name(void) {
     unsigned char bytes[16];
-    char text[1024];
+    static char text[32768];
     struct stat seen;
+    size_t length;
     if (sethostname(node, strlen(node))) return fail("cannot set the host's name");
     snprintf(text, sizeof text, "%s\n", node);
     if (write_file("/etc/hostname", text, strlen(text), 0644)) return -1;
@@ -179,9 +188,10 @@ static int take_name(void) {
     if (write_file("/etc/machine-id", text, 33, 0444)) return -1;
     /* Where Salt looks after the node its seed has brought this file. */
     if (stat("/etc/salt/minion_id", &seen) == 0 && seen.st_size) return 0;
-    snprintf(text, sizeof text, "127.0.0.1 localhost\n%.250s ctl\n%.*s %.250s\n", controller,
-             (int)strcspn(address, "/"), address, node);
-    return write_file("/etc/hosts", text, strlen(text), 0644);
+    length = (size_t)snprintf(text, sizeof text, "127.0.0.1 localhost\n%.250s ctl\n%.*s %.250s\n", controller,
+                              (int)strcspn(address, "/"), address, node);
+    length += read_peers(text + length, sizeof text - length);
+    return write_file("/etc/hosts", text, length, 0644);
 }
 
 static int own_key(void) {

@@ -253,17 +253,36 @@ def _devices(
     _text(SubElement(devices, "rng", {"model": "virtio"}), "backend", "/dev/urandom", {"model": "random"})
     model = {"model": "virtio", "freePageReporting": "off"} if balloon else {"model": "none"}
     SubElement(devices, "memballoon", model)
-    if hardware.slots and "q35" in hardware.machine:
-        _ports(devices, hardware.slots)
+    slots = max(hardware.slots, spec.slots)
+    if slots and "q35" in hardware.machine:
+        used = _ports(devices, slots)
+        _reserve(domain, range(used + 1, used + slots + 1), max(hardware.slot_mb, spec.slot_mb))
 
 
-def _ports(devices: Element, spare: int) -> None:
+def _reserve(domain: Element, ports: range, size_mb: int) -> None:
+    """Leave room for a region of that size behind each of these ports.
+
+    Firmware leaves 2 MB for what comes to a port later. The guest shows a larger region that comes
+    then, but nobody can map it. Twice its size, because its address is a multiple of its size and
+    where the room begins is not.
+    """
+    if not size_mb:
+        return
+    override = SubElement(domain, f"{{{_QEMU}}}override")
+    for port in ports:
+        device = SubElement(override, f"{{{_QEMU}}}device", {"alias": f"pci.{port}"})
+        size = {"name": "pref64-reserve", "type": "unsigned", "value": str(2 * size_mb << 20)}
+        SubElement(SubElement(device, f"{{{_QEMU}}}frontend"), f"{{{_QEMU}}}property", size)
+
+
+def _ports(devices: Element, spare: int) -> int:
     """On this board every device needs a port; libvirt makes as many as there are devices at the
-    start, and of those that are there it uses the first."""
+    start, and of those that are there it uses the first: the number of these."""
     used = sum(len(devices.findall(kind)) for kind in ("disk", "interface", "channel", "rng"))
     used += len(devices.findall("memballoon[@model='virtio']"))
     for model in ("pcie-root", *("pcie-root-port",) * (used + spare)):
         SubElement(devices, "controller", {"type": "pci", "model": model})
+    return used
 
 
 def _disk(devices: Element, path: str, target: str, driver: dict[str, str]) -> Element:

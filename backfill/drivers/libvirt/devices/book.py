@@ -9,8 +9,9 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, replace
 from pathlib import Path
+from typing import Any
 
-from backfill.core.model.devices import Holding
+from backfill.core.model.devices import Holding, Region
 from backfill.core.model.refusals import Reason
 from backfill.drivers.libvirt.store import Store, folders_in, read_text
 from backfill.ports.errors import NotFoundError, UnreadableError
@@ -60,7 +61,7 @@ class DeviceBook:
     def for_unheld(self, regions: Iterable[str], work: Callable[[str], None]) -> None:
         """Do this with each of the regions that nobody holds; nobody is given one meanwhile."""
         with self._alone():
-            held = {holding.region for holding in self.all()}
+            held = {region.id for holding in self.all() for region in holding.regions}
             for region in regions:
                 if region not in held:
                     work(region)
@@ -80,9 +81,8 @@ class DeviceBook:
         if (text := read_text(name, path)) is None:
             return None
         try:
-            body = json.loads(text)
-            return Holding(**{**body, "functions": tuple(body["functions"])})
-        except (ValueError, TypeError, KeyError) as error:
+            return _holding(json.loads(text))
+        except (AttributeError, ValueError, TypeError, KeyError) as error:
             # Written in one step, so a power cut or somebody's hand did that. Given to nobody else.
             raise UnreadableError(
                 name,
@@ -100,3 +100,9 @@ class DeviceBook:
             yield
         finally:
             os.close(lock)
+
+
+def _holding(body: dict[str, Any]) -> Holding:
+    old, size_mb = body.pop("region", ""), body.pop("region_mb", 0)  # once there was one at most
+    regions = [Region(**one) for one in body.get("regions", ())] or [Region(old, size_mb)] * bool(old)
+    return Holding(**{**body, "functions": tuple(body["functions"]), "regions": tuple(regions)})

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import logging
+import pwd
 import re
 import time
 
-from backfill.core.model.devices import Holding, Sharing, VirtualFunction, Wanted, allocate
+from backfill.core.model.devices import Holding, Region, Sharing, VirtualFunction, Wanted, allocate
 from backfill.core.model.fleet import InstanceState
 from backfill.core.model.refusals import Reason
 from backfill.core.model.sentences import sentence
 from backfill.drivers.libvirt.devices.device_xml import free_port, hostdev_xml, present_in, shmem_xml
+from backfill.drivers.libvirt.guest import agent
 from backfill.drivers.libvirt.pool import Pool
 from backfill.ports.errors import BusyError, DriverError, NoCapacityError, UnreachableError
 
@@ -53,17 +55,35 @@ def plug(pool: Pool, host: str, name: str) -> None:
     for address in holding.functions:
         if address not in functions:
             pool.on(host).attach(name, hostdev_xml(address))
-    if holding.region and holding.region not in regions:
-        port = free_port(pool.on(host).live_document(name))
-        pool.on(host).attach(name, shmem_xml(holding.region, holding.region_mb, port))
+    # The guest counts them by their place, so they go in one after the other.
+    for region in holding.regions:
+        if region.id not in regions:
+            port = free_port(pool.on(host).live_document(name))
+            pool.on(host).attach(name, shmem_xml(region.id, region.size_mb, port))
+    if holding.regions:
+        _hand_over(pool, host, name, holding)
     pool.devices.note(name, plugged=True)
-    if before.region and before.host != host:
+    if before.regions and before.host != host:
         sweep(pool, before.host)
+
+
+def _hand_over(pool: Pool, host: str, name: str, holding: Holding) -> None:
+    """Its own job's programs may map the regions then, and nobody else's."""
+    limit_s, many, owner = pool.config.limits.agent_s, len(holding.regions), _number_of(holding.owner)
+    pool.on(host).with_agent(name, lambda ask: agent.hand_over(ask, name, owner, many, limit_s), 2 * limit_s)
+
+
+def _number_of(user: str) -> str:
+    """The user's number, where it is known here: guests need not know the names of users."""
+    try:
+        return str(pwd.getpwnam(user).pw_uid)
+    except KeyError:
+        return user
 
 
 def _move_holding(pool: Pool, old: Holding, host: str) -> Holding:
     """The same on another host: other functions, and the region of its fellows there."""
-    wanted = Wanted(old.instance, host, old.job, old.owner, len(old.functions), old.region_mb)
+    wanted = old.wanted_on(host)
     functions = pool.on(host).virtual_functions() if old.functions else []
     given = pool.devices.decide(
         old.instance,
@@ -85,7 +105,7 @@ def room_for(pool: Pool, host: str, name: str) -> str | None:
     old = pool.devices.of(name)
     if old is None or old.host == host:
         return None
-    wanted = Wanted(old.instance, host, old.job, old.owner, len(old.functions), old.region_mb)
+    wanted = old.wanted_on(host)
     functions = pool.on(host).virtual_functions() if old.functions else []
     others = [h for h in pool.devices.all() if h.instance != name]
     given = allocate(wanted, functions, others, Sharing.ANYONE, pool.config.cluster)
@@ -102,23 +122,29 @@ def unplug(pool: Pool, host: str, name: str) -> None:
 
 
 def _take_out(pool: Pool, host: str, name: str, holding: Holding) -> None:
-    functions, regions = present_in(pool.on(host).live_document(name))
-    if not functions & set(holding.functions) and holding.region not in regions:
+    functions, regions = _there(pool, host, name, holding)
+    if not functions and not regions:
         return
     need_running(pool, host, name)
-    for address in functions & set(holding.functions):
+    for address in functions:
         pool.on(host).detach(name, hostdev_xml(address))
-    if holding.region in regions:
-        pool.on(host).detach(name, shmem_xml(holding.region, holding.region_mb))
+    for region in regions:
+        pool.on(host).detach(name, shmem_xml(region.id, region.size_mb))
     _await_gone(pool, host, name, holding)
+
+
+def _there(pool: Pool, host: str, name: str, holding: Holding) -> tuple[list[str], list[Region]]:
+    """What of it is in the guest now."""
+    functions, regions = present_in(pool.on(host).live_document(name))
+    theirs = [address for address in holding.functions if address in functions]
+    return theirs, [region for region in holding.regions if region.id in regions]
 
 
 def _await_gone(pool: Pool, host: str, name: str, holding: Holding) -> None:
     limit_s = pool.config.limits.agent_s
     deadline_s = time.monotonic() + limit_s
     while True:
-        functions, regions = present_in(pool.on(host).live_document(name))
-        if not functions & set(holding.functions) and holding.region not in regions:
+        if not any(_there(pool, host, name, holding)):
             return
         if time.monotonic() > deadline_s:
             raise UnreachableError(
@@ -136,17 +162,14 @@ def give_back(pool: Pool, host: str, name: str) -> None:
         unplug(pool, host, name)
     holding = pool.devices.of(name)
     pool.devices.forget(name)
-    if holding is not None and holding.region:
+    if holding is not None and holding.regions:
         sweep(pool, host)
 
 
 def plugged(pool: Pool, host: str, name: str) -> bool:
     """Return True if any device that it holds is in the guest."""
     holding = pool.devices.of(name)
-    if holding is None:
-        return False
-    functions, regions = present_in(pool.on(host).live_document(name))
-    return bool(functions & set(holding.functions)) or holding.region in regions
+    return holding is not None and any(_there(pool, host, name, holding))
 
 
 def virtual_functions(pool: Pool, host: str) -> tuple[VirtualFunction, ...]:
@@ -168,7 +191,7 @@ def sweep(pool: Pool, host: str) -> None:
     libvirt makes their files and never removes them. What cannot be removed now stays for the next
     one that gives a region back there.
     """
-    ours = re.compile(rf"backfill-{re.escape(pool.config.cluster)}-\d[\d_+]*-{re.escape(host)}")
+    ours = re.compile(rf"backfill-{re.escape(pool.config.cluster)}-\d[\d_+]*(\.\d+)?-{re.escape(host)}")
     try:
         with pool.one_by_one(f"regions of {host}"):
             hypervisor = pool.on(host)

@@ -118,6 +118,16 @@ def hook(ask: Ask, name: str, when: str, limit_s: float) -> None:
     ask_until(ask, name, lambda: ["/bin/sh", "-c", script, HOOK_PROGRAM, when], limit_s)
 
 
+def hand_over(ask: Ask, name: str, owner: str, regions: int, limit_s: float) -> None:
+    """Wait until the guest shows so many regions, and let the programs of this user map them.
+
+    An image without the program for devices leaves them to root.
+    """
+    script = 'test ! -x "$0" || exec "$0" plugged "$1" "$2"'
+    argv = ["/bin/sh", "-c", script, HOOK_PROGRAM, owner, str(regions)]
+    ask_until(ask, name, lambda: argv, limit_s)
+
+
 # Each file is there as a whole or not at all, whenever a job looks; one that cannot be written does not
 # keep the other from it.
 _ANNOUNCE = """

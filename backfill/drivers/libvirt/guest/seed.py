@@ -17,6 +17,8 @@ ENTROPY_BYTES = 64
 # A clone goes on with the disk sizes that its parent saw: all seeds are equally long.
 _LENGTH = 64 << 10
 MOST_USER_DATA = 32 << 10  # leaves room for the rest
+_MOST_PEERS = 16 << 10
+PEERS = "/etc/backfill/peers"
 MUNGE_KEY = "/etc/munge/munge.key"
 HOOK_PROGRAM, HOOK_FILE = "/usr/local/sbin/backfill-hook", "/etc/backfill/hook"
 _NOTHING, _STAND_IN = "/bin/true", "/etc/backfill/stand-in"
@@ -60,6 +62,13 @@ def identity_text(identity: Identity) -> str:
         "MOUNTS": "\n".join(identity.mounts),
     }
     return "".join(f"{key}={shlex.quote(value)}\n" for key, value in pairs.items())
+
+
+def peers_text(peers: Mapping[str, str], but_for: str) -> bytes:
+    """Lines of /etc/hosts for all machines by name, but for one's own; nothing where they are too many."""
+    lines = (f"{address} {name}\n" for name, address in peers.items() if name != but_for)
+    text = "".join(lines).encode()
+    return text if len(text) <= _MOST_PEERS else b""
 
 
 def seed_tar(

@@ -74,7 +74,7 @@ class SimulatedHolder:
             self._need_running(found, name)
             if old.host != host:
                 del self._held[name]
-                self._allocate(_elsewhere(old, host), Sharing.ANYONE)
+                self._allocate(old.wanted_on(host), Sharing.ANYONE)
             self.plugged[name] = host
             self._held[name] = replace(self._held[name], plugged=True)
 
@@ -84,7 +84,7 @@ class SimulatedHolder:
         if old is None or old.host == host:
             return None
         others = [h for h in self._held.values() if h.instance != name]
-        given = allocate(_elsewhere(old, host), self.functions, others, Sharing.ANYONE, self._cluster)
+        given = allocate(old.wanted_on(host), self.functions, others, Sharing.ANYONE, self._cluster)
         return sentence(given) if isinstance(given, Reason) else None
 
     def _shown(self, instance: SimInstance) -> Instance:
@@ -121,7 +121,3 @@ class SimulatedHolder:
             raise NotFoundError(name, f"{host.name} has no such instance of ours")
         if instance.state is not InstanceState.RUNNING:
             raise BusyError(name, f"it is {instance.state}; devices need a running guest")
-
-
-def _elsewhere(old: Holding, host: str) -> Wanted:
-    return Wanted(old.instance, host, old.job, old.owner, len(old.functions), old.region_mb)

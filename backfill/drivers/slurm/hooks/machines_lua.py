@@ -33,6 +33,10 @@ local function name(text)
   return #text <= 64 and string.match(text, "^%w[%w_.-]*$")
 end
 
+local function place(text)
+  return text == "together" or text == "spread"
+end
+
 local function regions(text)
   local many = 0
   for part in string.gmatch(text .. "+", "([^+]*)%+") do
@@ -53,6 +57,7 @@ local keys = {
   { "network", name, "a name of letters, digits and . _ -", "--vm-network" },
   { "sriov", count(64), "a number from 1 to 64", "--sriov" },
   { "ivshmem", regions, "sizes that are powers of two such as 256+256 (MB), 16 at most", "--ivshm-sz" },
+  { "place", place, "together or spread", "--vm-place" },
 }
 local word_says = "its request for machines of its own "
 local needs = {
@@ -133,7 +138,7 @@ local function read(pairs_text)
     end
     if not known then
       return nil, word_says .. "has an unknown key " .. string.sub(key, 1, 40)
-        .. ": use per_node, cpus, mem, disk, image, network, sriov, ivshmem"
+        .. ": use per_node, cpus, mem, disk, image, network, sriov, ivshmem, place"
     end
   end
   return values

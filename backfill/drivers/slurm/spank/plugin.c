@@ -35,7 +35,7 @@ const unsigned int plugin_version = SLURM_VERSION_NUMBER;
 const unsigned int spank_plugin_version = 1;
 
 enum { NONE, REQUIRED, OPTIONAL };
-enum { PER_NODE, CPUS, MEM, DISK, IMAGE, NETWORK, SRIOV, IVSHMEM, NUM_IVSHMEM, IVSHM_SZ, OPTIONS };
+enum { PER_NODE, CPUS, MEM, DISK, IMAGE, NETWORK, SRIOV, IVSHMEM, NUM_IVSHMEM, IVSHM_SZ, PLACE, OPTIONS };
 enum { MOST_REGIONS = 16, USUAL_REGION_MB = 256, LONGEST_NAME = 64 };
 #define LARGEST_MB (1LL << 30)
 
@@ -99,6 +99,7 @@ static int read_value(int which, const char *text) {
     case NUM_IVSHMEM: return (numbers[which] = number(text, strlen(text), MOST_REGIONS)) > 0;
     case IVSHM_SZ: return sizes(text);
     case IVSHMEM: return 1;
+    case PLACE: return (!strcmp(text, "together") || !strcmp(text, "spread")) && name(which, text);
     default: return name(which, text);
     }
 }
@@ -116,6 +117,7 @@ static struct spank_option options[OPTIONS] = {
     {"ivshmem", NULL, "its machines on one host share memory (backfill)", NONE, IVSHMEM, option},
     {"num-ivshmem", "number", "regions of shared memory of each of them (backfill)", REQUIRED, NUM_IVSHMEM, option},
     {"ivshm-sz", "size", "size of these regions, MB (backfill)", REQUIRED, IVSHM_SZ, option},
+    {"vm-place", "where", "its machines together on one host or spread (backfill)", REQUIRED, PLACE, option},
 };
 static const char *allowed[OPTIONS] = {
     "a number from 1 to 64",
@@ -128,6 +130,7 @@ static const char *allowed[OPTIONS] = {
     "",
     "a number from 1 to 16",
     "sizes that are powers of two such as 256 or 256,128 (MB), 16 at most",
+    "together or spread",
 };
 
 static int option(int which, const char *text, int remote) {
@@ -180,6 +183,7 @@ int slurm_spank_init_post_opt(spank_t spank, int count, char **words) {
         else at += snprintf(text + at, room - at, "%s=%lld,", keys[i], i == DISK ? numbers[i] / 1024 : numbers[i]);
     }
     at = put_regions(text, at, room);
+    if (asked[PLACE]) at += snprintf(text + at, room - at, "place=%s,", names[PLACE]);
     if (!at) return 0;
     text[at - 1] = 0;
     if (spank_job_control_setenv(spank, "BACKFILL_VM", text, 1)) {

@@ -1,0 +1,114 @@
+"""What hosts lend to nodes: virtual functions, and memory that the instances of one job share."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from backfill.core.model.devices import DeviceLoan, Sharing
+from backfill.core.model.lifecycle import ABSENT, ManagedNode
+from backfill.core.model.quantities import Resources
+from backfill.core.model.refusals import Code, Reason, because
+from backfill.core.policy import PolicySet
+from backfill.core.world import World
+
+
+def own_loan(world: World, job_id: str) -> DeviceLoan | None:
+    """Return what each of a job's own machines is lent, from the moment that it is made."""
+    own, job = world.machines.get(job_id), world.jobs.get(job_id)
+    request = own.request if own is not None else None if job is None else job.machines
+    if request is None or not (request.sriov or request.regions):
+        return None
+    return DeviceLoan("what its word asks for", request.sriov, request.regions)
+
+
+def functions_of(world: World, policies: PolicySet, host: str, node: ManagedNode) -> int:
+    """Virtual functions of the host that a node there holds, or offers to jobs."""
+    instance = world.instances.get((host, node.name))
+    held = 0 if instance is None else instance.functions
+    if node.phase in ABSENT:
+        return held
+    loan = own_loan(world, node.job) if node.job else None
+    return max(held, policies.devices.functions(node.devices), 0 if loan is None else loan.functions)
+
+
+@dataclass(frozen=True, slots=True)
+class NodeNeed:
+    """What a host must be able to give to one more node, and to whom else it may give some.
+
+    `shape`: what it takes itself, None: as much as all. `job`: nodes that have devices for this one
+    are no others. `owner`: the only user who wants them, where that is known. `region_mb`: memory
+    that the instances of the job share there.
+    """
+
+    functions: int = 0
+    region_mb: int = 0
+    sharing: Sharing = Sharing.ANYONE
+    job: str = ""
+    owner: str = ""
+    shape: Resources | None = None
+
+    @property
+    def wants_devices(self) -> bool:
+        """Return True if room alone is not enough."""
+        return replace(self, shape=None) != NodeNeed()
+
+
+NOTHING_MORE = NodeNeed()
+
+
+def need_of(world: World, policies: PolicySet, node: ManagedNode) -> NodeNeed:
+    """Return what a node that moves takes along."""
+    instance = world.instances.get((node.host, node.name))
+    owners = {job.user for job in world.jobs_on(node.name)}
+    return NodeNeed(
+        functions_of(world, policies, node.host, node),
+        0 if instance is None else instance.region_mb,
+        policies.devices.sharing(node.devices),
+        "" if instance is None else instance.devices_of,
+        owners.pop() if len(owners) == 1 else "",
+        None if node.flavour is None else node.flavour.resources,
+    )
+
+
+def forbidden(world: World, policies: PolicySet, host: str, need: NodeNeed) -> Reason | None:
+    """Return why the host may not lend devices to one more node, if it may not."""
+    few = _too_few(world, policies, host, need.functions)
+    if few or need.sharing is Sharing.ANYONE:
+        return few
+    for node in world.fleet.managed_on(host):
+        instance = world.instances.get((host, node.name))
+        held_for = "" if instance is None else instance.devices_of
+        offers = node.devices and node.phase not in ABSENT
+        if (held_for and held_for != need.job) or (offers and not held_for):
+            if need.sharing is Sharing.ONE_JOB:
+                return because(Code.DEVICES_ONE_JOB, host=host, node=node.name)
+            owners = {job.user for job in world.jobs_on(node.name)}
+            if not need.owner or owners - {need.owner}:
+                return because(Code.DEVICES_ONE_USER, host=host, node=node.name)
+    return None
+
+
+def no_memory(world: World, host: str, job: str, region_mb: int, left: Resources) -> Reason | None:
+    """Return why the host has no memory for what a job is to share there, if it has none."""
+    if not region_mb or region_mb <= left.memory_mb:
+        return None
+    if job and any(i.devices_of == job and i.region_mb for i in world.fleet.instances_on(host)):
+        return None  # it has its fellows' already
+    if job and any(node.job == job and node.phase not in ABSENT for node in world.fleet.managed_on(host)):
+        return None  # it is kept for them already
+    left_mb = max(0, left.memory_mb)
+    return because(Code.SHARED_MEMORY, host=host, left_mb=left_mb, region_mb=region_mb)
+
+
+def functions_free(world: World, policies: PolicySet, host: str) -> int:
+    """Virtual functions of the host that no node there holds or offers."""
+    used = sum(functions_of(world, policies, host, node) for node in world.fleet.managed_on(host))
+    return max(0, world.hosts[host].functions - used)
+
+
+def _too_few(world: World, policies: PolicySet, host: str, functions: int) -> Reason | None:
+    """Return why the host cannot give so many more virtual functions, if it cannot."""
+    every, free = world.hosts[host].functions, functions_free(world, policies, host)
+    if functions <= free:
+        return None
+    return because(Code.DEVICES_FEW, host=host, free=free, every=every, functions=functions)
