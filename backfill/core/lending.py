@@ -22,7 +22,7 @@ def own_loan(world: World, job_id: str) -> DeviceLoan | None:
 
 
 def functions_of(world: World, policies: PolicySet, host: str, node: ManagedNode) -> int:
-    """Virtual functions of the host that a node there holds, or offers to jobs."""
+    """Count virtual functions of the host that a node there holds, or offers to jobs."""
     instance = world.instances.get((host, node.name))
     held = 0 if instance is None else instance.functions
     if node.phase in ABSENT:
@@ -101,7 +101,7 @@ def no_memory(world: World, host: str, job: str, region_mb: int, left: Resources
 
 
 def functions_free(world: World, policies: PolicySet, host: str) -> int:
-    """Virtual functions of the host that no node there holds or offers."""
+    """Count virtual functions of the host that no node there holds or offers."""
     used = sum(functions_of(world, policies, host, node) for node in world.fleet.managed_on(host))
     return max(0, world.hosts[host].functions - used)
 

@@ -38,10 +38,13 @@ def script(rig: DaemonRig, tmp_path: Path, size_mb: int) -> str:
     encoded = base64.encodebytes(binary.read_bytes()).decode()
     path = Path(rig.lab.shared, "region.sh")
     path.write_text(
-        f"#!/bin/sh\nset -e\nbase64 -d >/tmp/region.$SLURM_JOB_ID <<'END'\n{encoded}END\n"
+        "#!/bin/sh\nset -e\nexec 2>/tmp/said.$SLURM_JOB_ID\n"
+        # What went wrong is told: the guest goes with the job.
+        "trap 'scontrol update JobId=$SLURM_JOB_ID Comment=\"$(tail -c 200 /tmp/said.$SLURM_JOB_ID)\"' EXIT\n"
+        f"base64 -d >/tmp/region.$SLURM_JOB_ID <<'END'\n{encoded}END\n"
         "chmod +x /tmp/region.$SLURM_JOB_ID\n"
         "sbcast -f /tmp/region.$SLURM_JOB_ID /tmp/region\n"
-        f"exec srun --mpi=none /tmp/region {size_mb}\n"
+        f"srun --mpi=none /tmp/region {size_mb}\n"
     )
     return str(path)
 
@@ -52,7 +55,7 @@ def test_two_machines_of_a_job_talk_through_memory_that_they_share(rig: DaemonRi
     job = rig.submit("-p", "htc", "-N2", "--ntasks-per-node=1", asks, script(rig, tmp_path, 32))
     rig.until(lambda: rig.state(job) in ("RUNNING", "COMPLETED", "FAILED"), what="its begin")
     rig.until(lambda: rig.state(job) not in ("RUNNING", "COMPLETING"), what="its end")
-    assert (rig.state(job), rig.show(job)["ExitCode"]) == ("COMPLETED", "0:0"), rig.picture()
+    assert (rig.state(job), rig.show(job)["ExitCode"]) == ("COMPLETED", "0:0"), rig.show(job)
     hosts = [host for host, name in made(rig, job)]
     assert len(hosts) == 2
     assert len(set(hosts)) == 1
@@ -69,8 +72,9 @@ def test_machines_within_an_allocation_share_memory(rig: DaemonRig) -> None:
     for host, name in made(rig, job):
         assert host == "bm1"
         assert "<shmem" in rig.virsh(host, "dumpxml", name)
-        seen = rig.out_of_guest(host, name, "stat -Lc '%U %s' /run/backfill/regions/1").split()
-        assert seen == ["ada", str(16 << 20)]
+        seen = rig.out_of_guest(host, name, "stat -Lc '%u %s' /run/backfill/regions/1").split()
+        assert f"({seen[0]})" in rig.show(job)["UserId"]
+        assert int(seen[1]) == 16 << 20
     assert len(regions(rig, "bm1")) == 1
     (host, first), (_, second) = made(rig, job)
     address, name = rig.out_of_guest(host, first, f"getent hosts {second}").split()

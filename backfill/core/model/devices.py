@@ -87,7 +87,7 @@ class Holding:
         return sum(region.size_mb for region in self.regions)
 
     def wanted_on(self, host: str) -> Wanted:
-        """The same on another host."""
+        """Return the same request for another host."""
         sizes = tuple(region.size_mb for region in self.regions)
         return Wanted(self.instance, host, self.job, self.owner, len(self.functions), sizes)
 

@@ -18,6 +18,7 @@ from backfill.core.model.records import decode
 from backfill.engine.narrate import story_line
 from backfill.engine.payload_book import PayloadBook
 from backfill.ports.storage import Record
+from backfill.ui.report.own_starts import OwnStarts
 from backfill.ui.report.timeline import (
     Boot,
     Chart,
@@ -38,12 +39,13 @@ _STOPS = ("pause instance", "suspend instance")
 
 
 class Episodes:
-    """Feed it the journal's entries in order; read `boots`, `evictions` and `claims`."""
+    """Feed it the journal's entries in order; read `boots`, `evictions`, `claims` and `own`."""
 
     def __init__(self) -> None:
         self.boots: list[Boot] = []
         self.evictions: list[EvictionMark] = []
         self.claims: list[ClaimSeen] = []
+        self.own = OwnStarts()
         self._booting: dict[str, int] = {}  # node -> index in boots
         self._evicting: dict[str, int] = {}
         self._claimed: dict[str, int] = {}  # job that has hosts now -> index in claims
@@ -51,6 +53,7 @@ class Episodes:
 
     def add(self, at_s: float, value: object) -> None:
         """Take one decoded entry."""
+        self.own.add(at_s, value)
         match value:
             case SetNode(node=node):
                 self._phase(at_s, node)
@@ -70,6 +73,7 @@ class Episodes:
 
     def done(self, at_s: float, key: str, problem: str) -> None:
         """A call has ended."""
+        self.own.done(at_s, key, problem)
         node, name = key.split(":")[1], step_name(key)
         for index, episodes in ((self._booting, self.boots), (self._evicting, self.evictions)):
             if node in index:
@@ -339,6 +343,7 @@ class TimelineBuilder:
             claims=tuple(self._episodes.claims),
             boots=tuple(self._episodes.boots),
             evictions=tuple(self._episodes.evictions),
+            own=tuple(self._episodes.own.found),
             events=tuple(self._events),
             names=dict(self._names),
             payload_days=days,

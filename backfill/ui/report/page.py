@@ -26,7 +26,7 @@ from backfill.ui.report.svg import (
     timeline_svg,
     waterfall_svg,
 )
-from backfill.ui.report.tables import events_table, evictions_table, starts_table
+from backfill.ui.report.tables import events_table, evictions_table, own_table, starts_table
 from backfill.ui.report.timeline import Chart, EvictionMark
 from backfill.ui.terminal import local_time
 
@@ -64,6 +64,7 @@ def report_html(timeline: Chart, head: PageHead) -> str:
             payloads_section(timeline),
             rivals_section(head.rivals),
             _evictions(timeline),
+            _own(timeline),
             _starts(timeline),
             _events(timeline),
         )
@@ -185,6 +186,19 @@ def _starts(timeline: Chart) -> str:
         svg = waterfall_svg(f"the start of {boot.node}, step by step", boot_bars(boot), marks)
         parts.append(f'<div class="scroll">{svg}</div>')
     return "".join(parts)
+
+
+def _own(timeline: Chart) -> str:
+    if not timeline.own:
+        return ""
+    return (
+        "<h2>Machines of jobs</h2>"
+        '<p class="soft">From the request to the job in its machines, each step until the last of '
+        "them had done it: submission until their order began, transfer and creation of the instance, "
+        "boot until Slurm had met it, propagation until it was proven and kept for the job, devices "
+        "plugged in, and the job's own start.</p>"
+        f'<div class="scroll">{own_table(timeline.own)}</div>'
+    )
 
 
 def _events(timeline: Chart) -> str:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median
 
+from backfill.ui.report.own_starts import OwnStart
 from backfill.ui.report.style import escape
 from backfill.ui.report.svg import ms
 from backfill.ui.report.timeline import Boot, Chart, Event, EvictionMark
@@ -88,6 +89,21 @@ def starts_table(boots: Sequence[Boot]) -> str:
         rows.append(_row([peer.name], cells, ms(peer.total_s), "peer"))
     head = _head(("instance", *_STEPS, "total"))
     return f"<table>{head}<tbody>{''.join(rows)}</tbody></table>"
+
+
+def own_table(found: Sequence[OwnStart]) -> str:
+    """Machines of jobs by step; of those that came to nothing the reason."""
+    rows = []
+    for own in found[-_MOST_ROWS:]:
+        kind = f"{own.what} on its nodes" if own.inside else own.what
+        name = f"job {own.job}: {kind}"
+        if own.total_s is None:
+            rows.append(_row([name], _merged(escape(own.reason), len(own.steps)), "", "failed"))
+            continue
+        cells = "".join(f"<td>{_DASH if s is None else ms(s)}</td>" for _, s in own.steps)
+        rows.append(_row([name], cells, ms(own.total_s)))
+    steps = tuple(name for name, _ in found[0].steps)
+    return f"<table>{_head(('machines', *steps, 'total'))}<tbody>{''.join(rows)}</tbody></table>"
 
 
 def _start_row(name: str, steps: StartSteps) -> str:

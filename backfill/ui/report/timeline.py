@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from backfill.engine.payload_book import PayloadSums
+from backfill.ui.report.own_starts import OwnStart
 
 
 class StretchKind(StrEnum):
@@ -169,6 +170,7 @@ class Chart:
     claims: tuple[ClaimSeen, ...] = ()
     boots: tuple[Boot, ...] = ()
     evictions: tuple[EvictionMark, ...] = ()
+    own: tuple[OwnStart, ...] = ()
     events: tuple[Event, ...] = ()
     names: Mapping[str, str] = field(default_factory=dict)  # of jobs, by id
     payload_days: Mapping[str, PayloadSums] = field(default_factory=dict)  # by date, the latest first

@@ -134,7 +134,7 @@ def _take_out(pool: Pool, host: str, name: str, holding: Holding) -> None:
 
 
 def _there(pool: Pool, host: str, name: str, holding: Holding) -> tuple[list[str], list[Region]]:
-    """What of it is in the guest now."""
+    """Return what of it is in the guest now."""
     functions, regions = present_in(pool.on(host).live_document(name))
     theirs = [address for address in holding.functions if address in functions]
     return theirs, [region for region in holding.regions if region.id in regions]
