@@ -1,5 +1,5 @@
 /*
- * region SIZE_MB: the two ranks of a job talk through the last region of memory that they share.
+ * region SIZE_MB NUMBER: the two ranks of a job talk through one of the regions of memory that they share.
  *
  * Rank 0 writes words that follow from the job's id over all of it, rank 1 checks every one of them and
  * writes others, which rank 0 checks. Whoever cannot map it, or finds another size, ends with status 1.
@@ -45,15 +45,14 @@ int main(int count, char **texts)
 {
 	const char *id = getenv("SLURM_JOB_ID"), *rank = getenv("SLURM_PROCID");
 	char path[64];
-	int last = 0, file;
+	int file;
 	struct stat seen;
 
-	do
-		snprintf(path, sizeof path, "/run/backfill/regions/%d", ++last);
-	while (access(path, F_OK) == 0);
-	snprintf(path, sizeof path, "/run/backfill/regions/%d", last - 1);
+	if (count != 3)
+		return 2;
+	snprintf(path, sizeof path, "/run/backfill/regions/%d", atoi(texts[2]));
 	file = open(path, O_RDWR | O_CLOEXEC);
-	if (count != 2 || !id || !rank || file < 0 || fstat(file, &seen)) {
+	if ( !id || !rank || file < 0 || fstat(file, &seen)) {
 		perror(path);
 		return 1;
 	}

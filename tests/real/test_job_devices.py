@@ -5,11 +5,13 @@ from __future__ import annotations
 import base64
 import subprocess
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+import backfill
 from tests.real.daemon_rig import DaemonRig, daemon_lab
 
 pytestmark = [pytest.mark.real, pytest.mark.soak]
@@ -20,42 +22,46 @@ OWN: dict[str, Any] = {
     "limits": {"max_per_host": 4},
     "placement": {"cpu_overcommit": 3, "order": "spread"},
 }
+_ROOT = Path(backfill.__file__).parents[1]
 _PROGRAM = Path(__file__).parent / "region.c"
 
 
 @pytest.fixture(scope="module")
 def bed() -> Iterator[DaemonRig]:
-    with daemon_lab("job-devices") as rig:
+    with daemon_lab("job-devices", cpus=4) as rig:
         rig.start(**OWN)
         yield rig
 
 
-def script(rig: DaemonRig, tmp_path: Path, size_mb: int) -> str:
-    """A job's script that brings the program along, and lets each rank run it as the job's user."""
+def program(tmp_path: Path) -> str:
+    """Two ranks that talk through a region, as text that a script can bring along."""
     binary = tmp_path / "region"
     command = ["gcc", "-O2", "-Wall", "-Werror", "-o", str(binary), str(_PROGRAM)]
     subprocess.run(command, check=True)
-    encoded = base64.encodebytes(binary.read_bytes()).decode()
+    return base64.encodebytes(binary.read_bytes()).decode()
+
+
+def ended_well(rig: DaemonRig, job: str) -> None:
+    """Wait for the end of a job, and say what it said if it was no good one."""
+    rig.until(lambda: rig.state(job) not in ("PENDING", "RUNNING", "COMPLETING"), what=f"the end of {job}")
+    assert (rig.state(job), rig.show(job)["ExitCode"]) == ("COMPLETED", "0:0"), rig.show(job)
+
+
+def test_two_machines_of_a_job_talk_through_memory_that_they_share(rig: DaemonRig, tmp_path: Path) -> None:
+    """Together on one host though the policy spreads, with two regions of the sizes that it asks for."""
     path = Path(rig.lab.shared, "region.sh")
     path.write_text(
         "#!/bin/sh\nset -e\nexec 2>/tmp/said.$SLURM_JOB_ID\n"
         # What went wrong is told: the guest goes with the job.
         "trap 'scontrol update JobId=$SLURM_JOB_ID Comment=\"$(tail -c 200 /tmp/said.$SLURM_JOB_ID)\"' EXIT\n"
-        f"base64 -d >/tmp/region.$SLURM_JOB_ID <<'END'\n{encoded}END\n"
+        f"base64 -d >/tmp/region.$SLURM_JOB_ID <<'END'\n{program(tmp_path)}END\n"
         "chmod +x /tmp/region.$SLURM_JOB_ID\n"
         "sbcast -f /tmp/region.$SLURM_JOB_ID /tmp/region\n"
-        f"srun --mpi=none /tmp/region {size_mb}\n"
+        "for number in 1 2; do srun --mpi=none /tmp/region $((16 * number)) $number; done\n"
     )
-    return str(path)
-
-
-def test_two_machines_of_a_job_talk_through_memory_that_they_share(rig: DaemonRig, tmp_path: Path) -> None:
-    """Together on one host though the policy spreads, with two regions of the sizes that it asks for."""
     asks = "--comment=backfill-vm:cpus=1,mem=288,ivshmem=16+32,place=together"
-    job = rig.submit("-p", "htc", "-N2", "--ntasks-per-node=1", asks, script(rig, tmp_path, 32))
-    rig.until(lambda: rig.state(job) in ("RUNNING", "COMPLETED", "FAILED"), what="its begin")
-    rig.until(lambda: rig.state(job) not in ("RUNNING", "COMPLETING"), what="its end")
-    assert (rig.state(job), rig.show(job)["ExitCode"]) == ("COMPLETED", "0:0"), rig.show(job)
+    job = rig.submit("-p", "htc", "-N2", "--ntasks-per-node=1", asks, str(path))
+    ended_well(rig, job)
     hosts = [host for host, name in made(rig, job)]
     assert len(hosts) == 2
     assert len(set(hosts)) == 1
@@ -82,6 +88,57 @@ def test_machines_within_an_allocation_share_memory(rig: DaemonRig) -> None:
     rig.cancel(job)
     rig.until(lambda: not rig.nodes(), what="the end of its machines")
     rig.until(lambda: not regions(rig, "bm1"), what="the end of their memory")
+
+
+# Slurm-V's EACJ: in one allocation two programs at a time over the same machines, each with its region.
+_AT_ONCE = """
+run() {
+    RUN -np 2 --per-machine 1 --mpi none sh -c 'at=/tmp/region.$SLURM_JOB_ID.$SLURM_PROCID
+        echo "$0" | base64 -d >$at && chmod +x $at && exec $at "$1" "$2"' "$program" "$1" "$2"
+}
+"""
+
+
+def bare_script(rig: DaemonRig, name: str, encoded: str, lines: str) -> str:
+    """A script on bare metal that runs the program in the machines of its job."""
+    run = f"PYTHONPATH={_ROOT} /usr/bin/python3 -B -m backfill run"
+    path = Path(rig.lab.shared, name)
+    text = f"#!/bin/sh\nprogram=$(cat <<'END'\n{encoded}END\n)\n{_AT_ONCE.replace('RUN', run)}{lines}\n"
+    path.write_text(text)
+    return str(path)
+
+
+def test_two_programs_at_a_time_have_a_region_each(rig: DaemonRig, tmp_path: Path) -> None:
+    """Over the same two machines of one allocation (EACJ)."""
+    lines = "run 16 1 & first=$!\nrun 32 2 & second=$!\nwait $first && wait $second"
+    path = bare_script(rig, "eacj.sh", program(tmp_path), lines)
+    asks = "--comment=backfill-vm:per_node=2,cpus=2,mem=288,ivshmem=16+32"
+    said = str(rig.lab.shared / "jobs" / "eacj.said")
+    job = rig.submit("-p", "batch", "-w", "bm1", "--exclusive", asks, "-o", said, path)
+    ended_well(rig, job)
+    rig.until(lambda: not rig.nodes(), what="the end of its machines")
+
+
+def test_two_jobs_that_share_a_host_have_regions_of_their_own(rig: DaemonRig, tmp_path: Path) -> None:
+    """Each in its part of the host, at the same time (SACJ); one after the other would be EASJ."""
+    path = bare_script(rig, "sacj.sh", program(tmp_path), "run 16 1 || exit 1\nsleep 3600 & wait")
+    asks = "--comment=backfill-vm:per_node=2,cpus=1,mem=288,ivshmem=16"
+    jobs = [rig.submit("-p", "batch", "-w", "bm1", "-n2", asks, path) for _ in range(2)]
+    rig.until(lambda: len(regions(rig, "bm1")) == 2, what="a region for each job")
+    assert {rig.state(job) for job in jobs} == {"RUNNING"}
+    for job in jobs:
+        rig.until(partial(inner_over, rig, job), what=f"the program of {job}")
+        assert rig.state(job) == "RUNNING"
+        rig.cancel(job)
+    rig.until(lambda: not rig.nodes(), what="the end of their machines")
+    rig.until(lambda: not regions(rig, "bm1"), what="the end of their memory")
+
+
+def inner_over(rig: DaemonRig, job: str) -> bool:
+    """Whether the program in the machines of a job has ended well."""
+    shown = rig.ctl("scontrol", "show", "job", check=False)
+    found = [one for one in shown.split("\n\n") if f"JobName=in-{job}" in one]
+    return any("JobState=COMPLETED" in one and "ExitCode=0:0" in one for one in found)
 
 
 def made(rig: DaemonRig, job: str) -> list[tuple[str, str]]:

@@ -85,6 +85,17 @@ def test_fewer_ranks_take_as_few_machines_as_carry_them(site: Site) -> None:
     assert "--mpi=none --nodes=1 --ntasks=2 true" in site.argv[-1]
 
 
+def test_ranks_can_be_spread_over_all_machines(site: Site) -> None:
+    """So that another program finds a CPU in each of them, too."""
+    assert site.run("-np", "2", "--per-machine", "1", "true").returncode == 7
+    assert {"--nodelist=vn1,vn2", "--nodes=2", "--ntasks=2", "--ntasks-per-node=1"} <= set(site.argv)
+    assert "--nodes=2 --ntasks=2 --ntasks-per-node=1 true" in site.argv[-1]
+    for wrong in (("--per-machine", "3"), ("--per-machine", "-1"), ("-np", "3", "--per-machine", "1")):
+        done = site.run(*wrong, "true")
+        assert done.returncode == 2
+        assert "use a number from 1 to 2" in done.stderr
+
+
 def test_what_is_about_the_callers_own_job_is_kept_from_the_program(site: Site) -> None:
     """All else of the environment is the program's, and where Slurm's configuration is."""
     given = {"SLURM_NNODES": "2", "SLURM_CONF": "/x/slurm.conf", "SALLOC_PARTITION": "p", "MINE": "1"}

@@ -50,6 +50,9 @@ def add_run_arguments(parser: argparse.ArgumentParser) -> None:
     """Options come before the program; all behind it is the program's."""
     parser.add_argument("-np", type=int, default=0, metavar="N", help="ranks; one for each CPU, if left out")
     parser.add_argument(
+        "--per-machine", type=int, default=0, metavar="N", help="ranks in each machine (its CPUs)"
+    )
+    parser.add_argument(
         "--mpi", default="pmix", metavar="TYPE", help="as for srun, in the machines (pmix); none: no MPI"
     )
     parser.add_argument("-p", "--partition", default="", metavar="NAME", help="one that has the machines")
@@ -149,17 +152,11 @@ def launch(
 
     The hosts may have no PMI library, or not that of the machines.
     """
-    room = sum(place.cpus for place in places)
-    ranks = args.np or room
-    if not 1 <= ranks <= room:
-        raise RunError(f"-np {ranks}: use a number from 1 to {room}, the CPUs of its machines", USAGE)
-    used, carried = [], 0
-    for place in places:
-        if carried < ranks:
-            used.append(place)
-            carried += place.cpus
+    used, ranks = _used(places, args.np, args.per_machine)
     partition = args.partition or (used[0].partitions[0] if used[0].partitions else "")
     size = [f"--nodes={len(used)}", f"--ntasks={ranks}"]
+    if args.per_machine:
+        size.append(f"--ntasks-per-node={args.per_machine}")
     step = ["srun", "--overlap", f"--mpi={args.mpi}", *size, *program]
     return [
         "salloc",
@@ -173,6 +170,23 @@ def launch(
         *("srun", "--overlap", "--mpi=none", "--nodes=1", "--ntasks=1", f"--nodelist={used[0].name}"),
         *("sh", "-c", f"{_UNSET}; exec {shlex.join(step)}"),
     ]
+
+
+def _used(places: Sequence[MachineSeen], ranks: int, per_machine: int) -> tuple[list[MachineSeen], int]:
+    """The machines for so many ranks (0: as many as there is room for), and how many ranks that is."""
+    smallest = min(place.cpus for place in places)
+    if not 0 <= per_machine <= smallest:
+        raise RunError(f"--per-machine {per_machine}: use a number from 1 to {smallest}, its CPUs", USAGE)
+    room = sum(per_machine or place.cpus for place in places)
+    if not 1 <= (ranks or room) <= room:
+        what = "its machines have room for so many" if per_machine else "the CPUs of its machines"
+        raise RunError(f"-np {ranks}: use a number from 1 to {room}, {what}", USAGE)
+    used, carried = [], 0
+    for place in places:
+        if carried < (ranks or room):
+            used.append(place)
+            carried += per_machine or place.cpus
+    return used, ranks or room
 
 
 def surroundings(environment: Mapping[str, str], places: Sequence[MachineSeen]) -> dict[str, str]:
