@@ -681,7 +681,7 @@ class Picture:
         return self._host_of_node.get(node)
 
     def taken(self, host: str) -> bool:
-        """Return True if there are any of these."""
+        """Return True if a job has the host's own node, or was just given it, or a person closed it."""
         known = self.hosts.get(host)
         node = None if known is None else known.node
         return host in self.closed or self.job_index.any_on(node) or self.claim_index.any_on(host)
@@ -696,8 +696,6 @@ class Picture:
         # A hook knows an array task by its raw number only: 14 and 12_3 are one job.
         known = found | {str(j.raw_id) for j in holders}
         found.update(job_id for job_id in self.claim_index.on(host) if job_id not in known)
-        if host in self.closed:
-            found.add("of the operator")
         return tuple(sorted(found))
 
     def inside(self, node: ManagedNode) -> bool:

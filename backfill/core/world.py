@@ -535,5 +535,6 @@ def barred(world: World) -> Reason | None:
     """Return why we may do no more than give hosts back, if that is so."""
     if not world.barred:
         return None
-    said = "; ".join(f"{by}: {problem}" for by, problem in sorted(world.barred.items()))
+    problems = sorted(world.barred.items())
+    said = "; ".join(said if said.startswith(f"{by}: ") else f"{by}: {said}" for by, said in problems)
     return because(Code.BARRED, by=tuple(sorted(world.barred)), said=Words(said))

@@ -11,8 +11,6 @@ from backfill.ui.parser import did_you_mean
 from backfill.ui.terminal import age, local_time
 
 _WORDS = re.compile(r"(?<!^)(?=[A-Z])")
-# What the daemon puts among the takers of a host that a person closed.
-BY_HAND = "of the operator"
 
 
 def folded(names: Iterable[str], none: str = "-") -> str:
@@ -28,8 +26,8 @@ def jobs(ids: Sequence[str]) -> str:
 
 
 def takers(host: dict[str, Any]) -> list[str]:
-    """The jobs that have the host, without the mark of a closing by hand."""
-    return [j for j in host.get("given_to", ()) if j != BY_HAND]
+    """The jobs that have the host."""
+    return list(host.get("given_to", ()))
 
 
 def host_state(host: dict[str, Any]) -> tuple[str, str]:

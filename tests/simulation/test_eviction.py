@@ -303,6 +303,10 @@ def test_where_a_paused_instance_cannot_be_saved_it_is_suspended_from_running() 
     run.cycle.take([ch.HoldSet("east", sim.now_s, True, "its owner wants it")])
     run.until(lambda: sim.job(low).state is JobState.SUSPENDED, 60)
     assert [i.state for i in run.world.fleet.instances_on("east")] == [InstanceState.SUSPENDED]
+    (aside,) = run.world.managed.values()
+    assert aside.reason == "host east was closed by hand: its owner wants it"
+    assert run.world.taken("east")
+    assert run.world.takers("east") == ()  # a person is no job
     run.cycle.take([ch.HoldSet("east", sim.now_s, False, "")])
     run.until(lambda: sim.job(low).state is JobState.COMPLETED, 400)
     assert sim.job(low).restarts == 0

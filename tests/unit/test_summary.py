@@ -33,3 +33,14 @@ def test_a_large_cluster_has_a_short_sentence_too() -> None:
     told = summary(made, Plan())
     assert "and 994 more closed by hand" in told
     assert len(told) < 200
+
+
+def test_what_bars_us_is_named_once() -> None:
+    """An error of the journal's names it already; one that names its path does not."""
+    of = world(1)
+    of.apply(ch.Barred("journal", 1.0, "journal: its disk did not answer within 1 s"))
+    told = summary(of, Plan())
+    assert "journal: its disk did not answer within 1 s" in told
+    assert "journal: journal:" not in told
+    of.apply(ch.Barred("journal", 2.0, "/var/lib/j.db: the disk is full; make room"))
+    assert "journal: /var/lib/j.db: the disk is full" in summary(of, Plan())

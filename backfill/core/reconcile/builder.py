@@ -35,8 +35,6 @@ from backfill.core.policy import PolicySet
 from backfill.core.queue import Result, Topic
 from backfill.core.world import World, barred, stale
 
-MAINTENANCE = ("maintenance",)  # what takes a host, where it is no job
-
 
 class Progress(Enum):
     """How far a wanted action is."""
@@ -273,14 +271,13 @@ class PlanBuilder:
             return because(Code.INSTANCE_OFF, host=node.host, state=instance.state.value)
         return because(Code.INSTANCE_RESTARTED) if instance.restarted else None
 
-    def taken(self, host: str) -> tuple[str, ...]:
-        """Return ids of the jobs to which Slurm gave the host, or what else takes it as a whole."""
-        found = self.world.takers(host)
-        return MAINTENANCE if not found and self.left(host) else found
+    def taken(self, host: str) -> bool:
+        """Return True if a job, a person or its maintenance takes the host as a whole."""
+        return self.world.taken(host) or self.left(host)
 
-    def taken_from(self, node: ManagedNode) -> tuple[str, ...]:
+    def taken_from(self, node: ManagedNode) -> bool:
         """Return the same of the node's host, unless it is within the allocation of its own job."""
-        return () if node.inside and self.world.inside(node) else self.taken(node.host)
+        return not (node.inside and self.world.inside(node)) and self.taken(node.host)
 
     def left(self, host: str) -> bool:
         """Return True if the host is left for its maintenance by now."""

@@ -143,7 +143,7 @@ def _alone_and_wanted(builder: PlanBuilder, instance: Instance) -> bool:
     While such another node is not taken over, it could not be closed to other jobs.
     """
     jobs = builder.world.jobs_on(instance.name)
-    return bool(builder.taken(instance.host)) and all(len(job.nodes) < 2 for job in jobs)
+    return builder.taken(instance.host) and all(len(job.nodes) < 2 for job in jobs)
 
 
 def _take_over(builder: PlanBuilder, instance: Instance, reason: str) -> None:

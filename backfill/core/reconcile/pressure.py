@@ -19,7 +19,7 @@ from backfill.core.model.lifecycle import (
     interrupted,
 )
 from backfill.core.model.quantities import NOTHING, Resources
-from backfill.core.model.refusals import Code, Goal, Reason, because
+from backfill.core.model.refusals import Code, Goal, Reason, Words, because
 from backfill.core.model.sentences import sentence
 from backfill.core.placement import find_host
 from backfill.core.policies.budgets import Of
@@ -27,14 +27,7 @@ from backfill.core.policies.ladder import Rung, RungRule
 from backfill.core.policies.limits import Limits
 from backfill.core.policies.victims import Candidate, Extent
 from backfill.core.policy import PolicySet, Proof
-from backfill.core.reconcile.builder import (
-    MAINTENANCE,
-    PlanBuilder,
-    Progress,
-    ladder_of,
-    most_instances,
-    on_cpu,
-)
+from backfill.core.reconcile.builder import PlanBuilder, Progress, ladder_of, most_instances, on_cpu
 from backfill.core.world import World
 
 _STEADY = (Phase.READY, Phase.DRAINING)
@@ -157,9 +150,10 @@ def must_leave(builder: PlanBuilder, node: ManagedNode) -> bool:
     world, policies = builder.world, builder.policies
     if node.name in world.closed or node.name in builder.above_budget():
         return True
-    found = builder.taken_from(node)
-    if not found or found is MAINTENANCE:
-        return bool(found)
+    if not builder.taken_from(node):
+        return False
+    if not world.taken(node.host):
+        return True  # it is left for its maintenance
     names = leavers(world, policies, node.host)
     if names == frozenset() and wanted_on(world, node.host) is None:
         own = world.hosts[node.host].node
@@ -197,12 +191,11 @@ _IN_MEMORY = (Rung.THROTTLE, Rung.PAUSE)
 
 def why_taken(builder: PlanBuilder, host: str) -> Reason | None:
     """Return to which jobs the host was given, or what else takes it as a whole, if anything."""
-    found = builder.taken(host)
-    if not found:
-        return None
-    if found is MAINTENANCE:
-        return because(Code.HOST_MAINTENANCE, host=host)
-    return because(Code.HOST_TAKEN, host=host, jobs=found)
+    if jobs := builder.world.takers(host):
+        return because(Code.HOST_TAKEN, host=host, jobs=jobs)
+    if host in builder.world.closed:
+        return because(Code.CLOSED, subject=host, said=Words(builder.world.closed[host]))
+    return because(Code.HOST_MAINTENANCE, host=host) if builder.left(host) else None
 
 
 def only_claimed(builder: PlanBuilder, node: ManagedNode) -> Reason | None:
@@ -549,11 +542,9 @@ def _wanted_by(builder: PlanBuilder, node: ManagedNode) -> tuple[EvictionCause, 
 
 def _taker(builder: PlanBuilder, host: str) -> EvictionCause:
     """Return who takes a host that is taken: a job before a person, as it is the job that waits."""
-    takers = builder.taken(host)
-    if takers is MAINTENANCE:
-        return EvictionCause.MAINTENANCE
-    closed = host in builder.world.closed and len(takers) == 1
-    return EvictionCause.OPERATOR if closed else EvictionCause.JOB
+    if builder.world.takers(host):
+        return EvictionCause.JOB
+    return EvictionCause.OPERATOR if host in builder.world.closed else EvictionCause.MAINTENANCE
 
 
 def climb(builder: PlanBuilder, node: ManagedNode, why: str) -> None:
