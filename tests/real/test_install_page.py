@@ -97,7 +97,7 @@ def test_the_books_say_what_the_pages_say(rig: PageAdmin) -> None:
     rig.becomes(name, "parked")
     stopped_s = time.time()
     rig.until(lambda: time.time() > stopped_s + _TICK_S, what="a stop of some length")
-    assert "still count as if it had run" in " ".join(rig.backfill("explain", low).split())
+    assert "stood still are charged as if it had run" in " ".join(rig.backfill("explain", low).split())
     rig.release(high)
     rig.counting(low)
     still_s = time.time() - stopped_s

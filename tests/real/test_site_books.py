@@ -42,7 +42,7 @@ def test_fair_share_charges_the_pause(installed: SiteRig) -> None:
     stopped_s, before_s = time.time(), _charged_s(rig)
     rig.until(lambda: time.time() > stopped_s + _STOP_S, what="a stop of some length")
     said = rig.backfill("explain", low)
-    assert "for which it has stood still still count as if it had run" in " ".join(said.split())
+    assert "for which it has stood still are charged as if it had run" in " ".join(said.split())
     rig.release(high)
     rig.counting(low)
     still_s = time.time() - stopped_s

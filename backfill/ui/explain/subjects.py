@@ -167,8 +167,8 @@ def _charged(job: Entry, ours: list[Entry], picture: Answers) -> list[str]:
         return []
     still = age(picture.now_s - min(float(node["since_s"]) for node in ours))
     return [
-        f"where Slurm reckons by fair-share, the {still} for which it has stood still count as if it had "
-        "run; its time limit and its Elapsed leave them out"
+        f"where Slurm reckons by fair-share, the {still} for which it has stood still are charged as if "
+        "it had run; its time limit and its Elapsed leave them out"
     ]
 
 
