@@ -63,7 +63,7 @@ def test_a_job_gets_a_guest_of_its_own_size_and_nobody_else_gets_in(rig: DaemonR
     assert node == name
     shown = rig.ctl("scontrol", "-o", "show", "node", name)
     assert re.search(r"CPUTot=2 ", shown), shown
-    assert re.search(r"RealMemory=272 ", shown), shown
+    assert re.search(r"RealMemory=270 ", shown), shown
     guest = rig.virsh(host, "dominfo", name)
     assert re.search(r"CPU\(s\): +2\b", guest), guest
     assert re.search(rf"Max memory: +{320 * 1024} KiB", guest), guest

@@ -80,7 +80,7 @@ def test_a_job_gets_a_machine_of_its_own_size_and_it_goes_with_the_job() -> None
     run.until(over, 120)
     assert seen == [*STEPS, MachinesState.RECLAIMED]
     (made,) = [decode(r.body).spec for r in run.journal.read() if r.body.get("t") == "CreateInstance"]
-    assert made.flavour == Flavour(cpus=2, memory_mb=512, disk_gb=6)
+    assert made.flavour == Flavour(cpus=2, memory_mb=512, disk_gb=6, memory_margin_mb=56)
     assert "its own is there: a machine of 2 CPUs" in sim.slurm.admin_comment(job)
     assert sim.audit() == []
 
@@ -92,7 +92,7 @@ def test_without_a_word_the_machine_is_as_the_job_is() -> None:
     run.until(lambda: running(sim, job), 60)
     (name,) = theirs(run, job)
     node = run.world.nodes[name]
-    assert (node.cpus, node.memory_mb) == (3, 300)
+    assert (node.cpus, node.memory_mb) == (3, 301)
     run.until(lambda: nothing_left(run, sim), 100)
     assert sim.audit() == []
 

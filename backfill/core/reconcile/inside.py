@@ -25,6 +25,7 @@ from backfill.core.reconcile.builder import PlanBuilder, members
 from backfill.core.reconcile.job_machines import await_devices, become, failed, pin_members, pinned, reclaim
 from backfill.core.reconcile.machine_bounds import (
     image_for,
+    margin_mb,
     not_its_image,
     share,
     too_many_ever,
@@ -114,11 +115,13 @@ def _size(builder: PlanBuilder, job: Job) -> tuple[int, Flavour]:
     cpus, memory_mb = share(job)
     memory_mb = max(0, memory_mb - sum(wanted.regions))  # what they share is a part of it, too
     disk_gb = usual.disk_gb if wanted.disk_gb is None else -int(-wanted.disk_gb // 1)
+    whole_mb = wanted.memory_mb or memory_mb // wanted.per_node or usual.memory_mb
     flavour = replace(
         usual,
         cpus=wanted.cpus or max(1, cpus // wanted.per_node),
-        memory_mb=wanted.memory_mb or memory_mb // wanted.per_node or usual.memory_mb,
+        memory_mb=whole_mb,
         disk_gb=max(1, disk_gb),
+        memory_margin_mb=margin_mb(usual, whole_mb),
     )
     return max(1, len(job.nodes)) * wanted.per_node, flavour
 

@@ -23,7 +23,14 @@ from backfill.core.policy import PolicySet
 from backfill.core.queue import Topic
 from backfill.core.reconcile.builder import PlanBuilder, members
 from backfill.core.reconcile.devices import not_lent
-from backfill.core.reconcile.machine_bounds import image_for, never_own, share, too_many_now
+from backfill.core.reconcile.machine_bounds import (
+    guest_mb,
+    image_for,
+    margin_mb,
+    never_own,
+    share,
+    too_many_now,
+)
 from backfill.core.world import World
 
 _HELD = "JobHeldAdmin"
@@ -111,10 +118,14 @@ def _size(policies: PolicySet, job: Job) -> tuple[int, Flavour]:
     """How many machines, and of what shape: what its word leaves open is as the job is."""
     usual, wanted = policies.instances.flavour, job.machines or _PLAIN
     cpus, memory_mb = share(job)
-    memory_mb = memory_mb + usual.memory_margin_mb if memory_mb else usual.memory_mb
+    whole_mb = wanted.memory_mb or (guest_mb(usual, memory_mb) if memory_mb else usual.memory_mb)
     disk_gb = usual.disk_gb if wanted.disk_gb is None else -int(-wanted.disk_gb // 1)
     flavour = replace(
-        usual, cpus=wanted.cpus or cpus, memory_mb=wanted.memory_mb or memory_mb, disk_gb=max(1, disk_gb)
+        usual,
+        cpus=wanted.cpus or cpus,
+        memory_mb=whole_mb,
+        disk_gb=max(1, disk_gb),
+        memory_margin_mb=margin_mb(usual, whole_mb),
     )
     return max(1, job.num_nodes), flavour
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from backfill.core.lending import own_loan
 from backfill.core.model.cluster import Job, MachineRequest
 from backfill.core.model.company import Company
+from backfill.core.model.fleet import Flavour
 from backfill.core.model.job_machines import JobMachines
 from backfill.core.model.refusals import Code, Reason, because, limit
 from backfill.core.placement import places_ever
@@ -22,6 +23,21 @@ def image_for(policies: PolicySet, job: Job) -> str:
 def share(job: Job) -> tuple[int, int]:
     """Return CPUs and memory (MB) of the job on each of its nodes."""
     return -(-job.cpus // max(1, job.num_nodes)), job.memory_mb
+
+
+# A kernel keeps 64 bytes for each page of 4096, and some more that grows with memory.
+_KEPT_OF = 32
+
+
+def guest_mb(usual: Flavour, needed_mb: int) -> int:
+    """Return the memory (MB) of a guest that gives its jobs so much."""
+    whole_mb = needed_mb + usual.memory_margin_mb
+    return whole_mb - min(0, (usual.memory_mb - whole_mb) // (_KEPT_OF - 1))
+
+
+def margin_mb(usual: Flavour, memory_mb: int) -> int:
+    """Return how much of a guest's memory (MB) is not promised: of a larger one its kernel takes more."""
+    return usual.memory_margin_mb + max(0, memory_mb - usual.memory_mb) // _KEPT_OF
 
 
 def too_many_now(builder: PlanBuilder, own: JobMachines) -> Reason | None:
