@@ -43,13 +43,13 @@ def missing_for_systemd() -> str | None:
 
 
 def group_name(lab_dir: Path) -> str:
-    """The name of a lab's groups: of the place too, for labs of one name may live in two places."""
+    """Name a lab's groups: by its place too, for labs of one name may live in two places."""
     place = hashlib.sha256(os.fsencode(lab_dir)).hexdigest()[:6]
     return f"backfill-lab-{lab_dir.name}-{place}"
 
 
 def lab_directories(lab_dir: Path) -> tuple[Path, ...]:
-    """The lab's directory in each hierarchy, if it is one that the lab uses."""
+    """Return the lab's directory in each hierarchy, if it is one that the lab uses."""
     return tuple(BASE / name / group_name(lab_dir) for name in (*CONTROLLERS, *hierarchies()[2:]))
 
 
@@ -77,7 +77,7 @@ def _give_processors(directory: Path) -> None:
 
 
 def joining(lab_dir: Path, machine: str) -> list[str]:
-    """A command prefix that puts what follows into the machine's groups."""
+    """Return a command prefix that puts what follows into the machine's groups."""
     files = (top / machine / "cgroup.procs" for top in lab_directories(lab_dir))
     groups = " ".join(str(file) for file in files if file.exists())
     return ["sh", "-c", f'for g in {groups}; do echo $$ >"$g"; done; exec "$@"', "sh"]

@@ -93,7 +93,7 @@ class Lab:
         return kvm.domain_type()
 
     def libvirt_uri(self, host: str) -> str:
-        """The address of the host's hypervisor, to be used from inside a machine of the lab."""
+        """Return the address of the host's hypervisor, to be used from inside a machine of the lab."""
         if host not in self.hosts:
             raise LabError(f"{host!r} is no host of lab {self.spec.name!r}")
         return f"qemu+tcp://{host_address(host)}:{LIBVIRT_PORT}/system"
@@ -128,7 +128,7 @@ class Lab:
 
     @classmethod
     def attach(cls, name: str = "lab") -> Lab:
-        """A handle on a lab that is up; LabError if there is none of that name."""
+        """Return a handle on a lab that is up; LabError if there is none of that name."""
         directory = lab_root() / name
         if not lock_holder(directory / "lock"):
             raise LabError(f"lab {name!r} is not up; start it with: backfill lab up")
@@ -172,7 +172,7 @@ class Lab:
     def command(
         self, machine: str, argv: Sequence[str], env: Mapping[str, str] | None = None, user: str = "root"
     ) -> list[str]:
-        """The full command line that runs `argv` in the machine (for exec or a shell).
+        """Return the full command line that runs `argv` in the machine (for exec or a shell).
 
         Slurm's tools are those of the lab's release; everything else is this machine's own.
         """
@@ -214,7 +214,7 @@ class Lab:
         return ["setpriv", f"--reuid={uid}", f"--regid={gid}", "--clear-groups", "--"]
 
     def shell_command(self, node: str) -> list[str]:
-        """The command line of an interactive shell on `ctl`, a host, or a virtual node (vnK)."""
+        """Return the command line of an interactive shell on `ctl`, a host, or a virtual node (vnK)."""
         environment = {"TERM": os.environ.get("TERM", "dumb"), "PS1": f"{node}# "}
         if not node.startswith("vn"):
             return self.command(node, ["bash", "--norc"], environment)
@@ -323,7 +323,7 @@ class Lab:
         return {name: int(service["pid"]) for name, service in answer["services"].items()}
 
     def _own(self, machine: str) -> Path:
-        """The files that a machine of a site has of its own."""
+        """Return the files that a machine of a site has of its own."""
         return self.dir / "machines" / machine / "upper"
 
     def _socket(self, machine: str) -> Path:

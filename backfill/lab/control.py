@@ -15,7 +15,7 @@ from backfill.lab.spec import LabError
 
 @contextmanager
 def short_path(path: Path) -> Iterator[str]:
-    """A name for `path` that fits into a unix socket address (108 bytes) however deep it lies."""
+    """Name `path` so that it fits into a unix socket address (108 bytes) however deep it lies."""
     directory = os.open(path.parent, os.O_PATH | os.O_DIRECTORY)
     try:
         yield f"/proc/self/fd/{directory}/{path.name}"
@@ -24,7 +24,7 @@ def short_path(path: Path) -> Iterator[str]:
 
 
 def listen(path: Path) -> socket.socket:
-    """A listening unix socket at `path`."""
+    """Open a listening unix socket at `path`."""
     server = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
     path.unlink(missing_ok=True)
     with short_path(path) as name:

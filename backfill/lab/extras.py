@@ -45,7 +45,7 @@ def mounts() -> list[str]:
 
 
 def exported(lab_dir: Path) -> Path:
-    """The directory on the controller whose children are exported."""
+    """Return the directory on the controller whose children are exported."""
     return lab_dir / "files"
 
 
@@ -66,7 +66,7 @@ def write_extras(spec: LabSpec, lab_dir: Path) -> None:
 
 
 def extra_services(spec: LabSpec, lab_dir: Path) -> tuple[Service, ...]:
-    """The controller's further programs: this machine's own, whatever the lab's release of Slurm."""
+    """Return the controller's further programs: this machine's own, whatever the lab's Slurm."""
     found = []
     argv: tuple[str, ...]
     if spec.time:
@@ -152,7 +152,7 @@ def _write_salt(spec: LabSpec, lab_dir: Path) -> None:
 
 
 def lab_pillar(spec: LabSpec, lab_dir: Path) -> dict[str, Any]:
-    """The sample pillar with the lab's own values."""
+    """Return the sample pillar with the lab's own values."""
     pillar: dict[str, Any] = yaml.safe_load((STATES / "pillar/backfill.sls").read_text())
     values = pillar["backfill"]
     key = (lab_dir / "etc/munge/munge.key").read_bytes()

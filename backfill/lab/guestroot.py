@@ -108,7 +108,7 @@ def _copy(name: str, where: Path) -> None:
 
 
 def add_ring(root: Path) -> None:
-    """The MPI program whose result is known beforehand, compiled by the root's own compiler."""
+    """Compile the MPI program whose result is known beforehand, by the root's own compiler."""
     source = root / RING_SOURCE.name
     shutil.copyfile(RING_SOURCE, source)
     run("chroot", str(root), "mpicc", "-O2", "-Wall", "-Werror", "-o", RING, f"/{source.name}")

@@ -73,7 +73,7 @@ class GuestImage:
     emulated: str = ""  # further words for a kernel that runs without KVM
 
     def cmdline_under(self, domain_type: str) -> str:
-        """The kernel's words in a guest of this type: one that is emulated is told its clock's rate.
+        """Return the kernel's words in a guest of this type: an emulated one is told its clock's rate.
 
         KVM tells it by itself, and better.
         """
@@ -160,12 +160,12 @@ def image_folder() -> Path:
 
 
 def find(recipe: Recipe = USUAL) -> GuestImage | None:
-    """The cached image of the present recipe, or None when it has to be built first."""
+    """Return the cached image of the present recipe, or None when it has to be built first."""
     return cached(recipe.name)
 
 
 def cached(name: str) -> GuestImage | None:
-    """The image of this name in the cache, or None."""
+    """Return the image of this name in the cache, or None."""
     described = image_folder() / name / "image.json"
     return GuestImage(**json.loads(described.read_text())) if described.exists() else None
 

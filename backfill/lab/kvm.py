@@ -15,7 +15,7 @@ _MARK = "BACKFILL-STEP kernel"
 
 
 def domain_type() -> str:
-    """The type of libvirt's <domain> here, "kvm" or "qemu"; probes if nobody has since the start.
+    """Return the type of libvirt's <domain> here, "kvm" or "qemu"; probe if nobody has yet.
 
     Without a guest image there is nothing to probe with: "qemu" then, until there is one.
     """

@@ -232,7 +232,7 @@ def _build_hook(spec: LabSpec, lab_dir: Path) -> str:
 
 
 def write_users(etc: Path, *more: str) -> None:
-    """This machine's users and groups, and those that a lab's programs and jobs run as.
+    """Return this machine's users and groups, and those that a lab's programs and jobs run as.
 
     `more`: further users, as lines of passwd.
     """
@@ -251,7 +251,7 @@ def write_users(etc: Path, *more: str) -> None:
 
 
 def user_ids(etc: Path, name: str) -> tuple[int, int]:
-    """The user and group id of a user of the lab, which this machine need not have."""
+    """Return the user and group id of a user of the lab, which this machine need not have."""
     for line in (etc / "passwd").read_text().splitlines():
         words = line.split(":")
         if words[0] == name:
@@ -265,7 +265,7 @@ def _with_qemu(line: re.Match[str]) -> str:
 
 
 def kvm_group(etc: Path) -> int:
-    """The number of the group whose members may use KVM."""
+    """Return the number of the group whose members may use KVM."""
     found = re.search(r"^kvm:[^:]*:(\d+):", (etc / "group").read_text(), re.MULTILINE)
     if found is None:
         raise LabError("the lab has no group kvm")
@@ -277,7 +277,7 @@ def _give_to_slurm(lab_dir: Path, directory: Path) -> None:
 
 
 def write_libvirt(home: Path, cgroups: bool, user: str = QEMU_USER) -> None:
-    """The directories and configuration of a libvirtd of its own, below `home`; QEMU is `user`."""
+    """Make directories and configuration of a libvirtd of its own, below `home`; QEMU is `user`."""
     for part in ("etc", "lib", "log", "cache"):
         (home / f"libvirt-{part}").mkdir()
     (home / "libvirt-etc/libvirtd.conf").write_text(

@@ -93,7 +93,7 @@ class Disk:
         return any("File not found" not in said for said in self._ask([f"stat {path}" for path in paths]))
 
     def text(self, path: str) -> str:
-        """What is in a file; empty where there is none."""
+        """Return what is in a file; empty where there is none."""
         (said,) = self._ask([f"cat {path}"])
         return "" if "File not found" in said else said
 
@@ -114,7 +114,7 @@ class Disk:
         return sorted(found)
 
     def _ask(self, orders: Sequence[str]) -> list[str]:
-        """What debugfs says to each of them."""
+        """Return what debugfs says to each of them."""
         done = subprocess.run(
             ["debugfs", "-f", "-", str(self._path)],
             input="".join(f"{order}\n" for order in orders),

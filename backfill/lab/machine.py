@@ -53,7 +53,7 @@ def mount_all(plan: MachinePlan) -> None:
 
 
 def _open_kvm(group: int) -> None:
-    """A device file of the machine's own with the rights that udev gives it on a host.
+    """Make a device file of the machine's own with the rights that udev gives it on a host.
 
     Where libvirt sees KVM that QEMU's user may not open, it probes QEMU anew for every guest.
     """

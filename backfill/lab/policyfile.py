@@ -27,7 +27,7 @@ LADDER = (
 
 
 def policy(lab: Lab, image: GuestImage, **changes: Any) -> dict[str, Any]:
-    """The policy file's content; `changes` replace or extend top-level keys, one level deep."""
+    """Write the policy file's content; `changes` replace or extend top-level keys, one level deep."""
     body: dict[str, Any] = {
         "cluster": lab.spec.name,
         "daemon": {

@@ -113,7 +113,7 @@ NAMES = tuple(_RECIPES)
 
 
 def equip(spec: LabSpec, progress: Progress = lambda line: None) -> LabSpec:
-    """The same lab with every machine on a root of the specification's release, built if need be.
+    """Put every machine of the lab on a root of the specification's release, built if need be.
 
     A lab of the installed release is returned as it is. Raises LabError for a release that no
     suite has, and when a root cannot be built.
@@ -131,7 +131,7 @@ def equip(spec: LabSpec, progress: Progress = lambda line: None) -> LabSpec:
 
 
 def hypervisor_usr(release: str) -> str:
-    """The /usr of a host's libvirtd and its guests; "" where it is the machine's own."""
+    """Return the /usr of a host's libvirtd and its guests; "" where it is the machine's own."""
     if release == HYPERVISORS[0]:
         return ""
     root = find(release)
@@ -141,7 +141,7 @@ def hypervisor_usr(release: str) -> str:
 
 
 def find(name: str) -> Path | None:
-    """The cached root of the present recipe, or None when it has to be built first."""
+    """Return the cached root of the present recipe, or None when it has to be built first."""
     place = _place(name)
     return place if place.exists() else None
 

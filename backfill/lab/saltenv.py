@@ -16,7 +16,7 @@ LOCK_FILE = Path(__file__).parents[2] / "requirements.salt.lock"
 
 
 def salt_python() -> str:
-    """The interpreter that has Salt; makes its environment when this lock file has none yet."""
+    """Return the interpreter that has Salt; make its environment when this lock file has none yet."""
     home = cache_root() / "salt" / lock_hash()
     python = home / "bin/python"
     if (home / "complete").exists():
@@ -52,12 +52,12 @@ def install_into(target: Path) -> None:
 
 
 def lock_hash() -> str:
-    """The lock file's name in the cache."""
+    """Return the lock file's name in the cache."""
     return hashlib.sha256(LOCK_FILE.read_bytes()).hexdigest()[:16]
 
 
 def uv() -> str:
-    """The installer that scripts/setup.sh has left."""
+    """Return the installer that scripts/setup.sh has left."""
     found = shutil.which("uv") or shutil.which("uv", path=str(cache_root() / "uv/bin"))
     if found is None:
         raise LabError("Salt's environment needs uv: run scripts/setup.sh")

@@ -81,7 +81,7 @@ def _keep(folder: Path, names: tuple[str, ...]) -> None:
 
 
 def _pillar() -> dict[str, Any]:
-    """The sample pillar with the lab's controller; an image holds no secret."""
+    """Return the sample pillar with the lab's controller; an image holds no secret."""
     pillar: dict[str, Any] = yaml.safe_load((STATES / "pillar/backfill.sls").read_text())
     pillar["backfill"]["controller"] |= {"address": CONTROLLER_ADDRESS, "name": "ctl"}
     return pillar

@@ -13,7 +13,7 @@ from backfill.lab.spec import (
 
 
 def slurm_conf(spec: LabSpec, built_hook: str = "") -> str:
-    """The complete slurm.conf; `spec.extra_conf` comes last, so it can add partitions.
+    """Write the complete slurm.conf; `spec.extra_conf` comes last, so it can add partitions.
 
     `built_hook` is called where the specification wants hooks and names no program of its own.
     """

@@ -156,14 +156,14 @@ class LabSpec:
         return (*((POOL,) if self.condor else ()), *((CE,) if self.ce else ()))
 
     def hypervisor_of(self, machine: str) -> str:
-        """The release whose hypervisor `machine` runs; "" where there is none."""
+        """Return the release whose hypervisor `machine` runs; "" where there is none."""
         if machine not in self.host_names or self.hypervisor == NO_HYPERVISOR:
             return ""
         names = self.hypervisor.split(",")
         return names[self.host_names.index(machine) % len(names)]
 
     def root_of(self, machine: str) -> str:
-        """The root directory whose programs `machine` runs."""
+        """Return the root directory whose programs `machine` runs."""
         return dict(self.roots).get(machine, "/")
 
     def to_json(self) -> dict[str, Any]:
@@ -192,7 +192,7 @@ def hardware_address(address: str) -> str:
 
 
 def host_address(name: str) -> str:
-    """The address of `ctl`, `pool`, `ce`, `bmI` or `vnK` (K from 1 to 250) inside any lab."""
+    """Return the address of `ctl`, `pool`, `ce`, `bmI` or `vnK` (K from 1 to 250) inside any lab."""
     if name in _FIXED:
         return _FIXED[name]
     number = int(name[2:]) if re.fullmatch(r"(bm|vn)[1-9][0-9]*", name) else 0
@@ -204,10 +204,10 @@ def host_address(name: str) -> str:
 
 
 def lab_root() -> Path:
-    """The directory that holds every lab's files."""
+    """Return the directory that holds every lab's files."""
     return Path(os.environ.get("BACKFILL_LAB_ROOT", "/var/lib/backfill/lab"))
 
 
 def cache_root() -> Path:
-    """The directory that holds what is costly to make and safe to lose: images, verdicts."""
+    """Return the directory that holds what is costly to make and safe to lose: images, verdicts."""
     return Path(os.environ.get("BACKFILL_CACHE", "/var/cache/backfill"))

@@ -26,7 +26,7 @@ _BETWEEN_S, _LOOKS = 0.1, 50
 
 @functools.cache
 def khz() -> int:
-    """Counts per millisecond, in whole thousands; 0 where there is no such counter.
+    """Return counts per millisecond, in whole thousands; 0 where there is no such counter.
 
     Measured once per start of this machine: whoever compares command lines shall find the same.
     """
@@ -56,7 +56,7 @@ def _measured_khz() -> int:
 
 
 def _together(counter: Callable[[], int]) -> tuple[int, int]:
-    """A time and the counter at that time: of several looks the one that took least."""
+    """Return a time and the counter at that time: of several looks the one that took least."""
     looks = []
     for _ in range(_LOOKS):
         before_ns, counted, after_ns = time.monotonic_ns(), counter(), time.monotonic_ns()

@@ -69,7 +69,7 @@ def lock_for_life(path: Path) -> int:
 
 
 def lock_holder(path: Path) -> int:
-    """The pid of the process that holds the lock on `path`, 0 when nobody does. Only looks."""
+    """Return the pid of the process that holds the lock on `path`, 0 when nobody does. Only looks."""
     try:
         handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError:

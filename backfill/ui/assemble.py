@@ -62,7 +62,7 @@ def provisioner(config: Config, on_event: Callable[[str], None] | None = None) -
 
 
 def payload_pool(config: Config) -> CondorPool | None:
-    """The pool outside, where the policy file has the section."""
+    """Make the driver of the pool outside, where the policy file has the section."""
     if config.condor is None:
         return None
     entry = config.condor
@@ -138,7 +138,7 @@ def _peers(config: Config) -> dict[str, str]:
 
 
 def libvirt_config(config: Config, entry: LibvirtEntry, hosts: list[HostEntry]) -> LibvirtConfig:
-    """The driver's settings out of the file's."""
+    """Make the driver's settings of the file's."""
     from backfill.drivers.libvirt import settings as lv
 
     hardware, limits, around = entry.hardware, entry.limits, entry.surroundings
@@ -246,7 +246,7 @@ def gate(config: Config, access: Callable[[], Roles]) -> Gatekeeper:
 
 
 def _unknown_people(access: Roles, directory: NssDirectory) -> Iterator[str]:
-    """A sentence for each user and group with a role whom this machine does not know."""
+    """Yield a sentence for each user and group with a role whom this machine does not know."""
     for role in Role:
         people: People | None = getattr(access, role.value)
         if people is None:

@@ -50,14 +50,14 @@ class Client:
         self._patience_s = patience_s
 
     def ask(self, question: str, **body: object) -> Answer:
-        """The daemon's answer with all texts safe to be seen, as each job's name is its owner's.
+        """Return the daemon's answer with all texts safe to be seen: each job's name is its owner's.
 
         Raises AskError where there is none, or where it is an error.
         """
         return cast(Answer, shown(self.ask_exactly(question, **body)))
 
     def ask_exactly(self, question: str, **body: object) -> Answer:
-        """The same as it came."""
+        """Return the answer as it came."""
         try:
             with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as sock:
                 sock.settimeout(self._patience_s)
@@ -102,19 +102,19 @@ class Client:
 
 
 def _peer_uid(sock: socket.socket) -> int:
-    """The user that the daemon runs as."""
+    """Return the user that the daemon runs as."""
     data = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
     return int(struct.unpack("3i", data)[1])
 
 
 def refusal_code(error: str, uid: int, daemon_uid: int) -> int:
-    """The daemon says no more than a sentence; the refusal of a user has a status of its own."""
+    """Tell the refusal of a user, which has a status of its own, by the daemon's sentence."""
     stranger = uid not in (0, daemon_uid)
     return NO_PERMISSION if stranger and "own user only" in error else NO
 
 
 def add_socket(parser: argparse.ArgumentParser) -> None:
-    """The option that names the daemon."""
+    """Add the option that names the daemon."""
     parser.add_argument(
         "--socket",
         metavar="PATH",
@@ -124,13 +124,13 @@ def add_socket(parser: argparse.ArgumentParser) -> None:
 
 
 def add_place(parser: argparse.ArgumentParser) -> None:
-    """The options that name the daemon, here or behind its web service."""
+    """Add the options that name the daemon, here or behind its web service."""
     add_socket(parser)
     add_url(parser)
 
 
 def add_url(parser: argparse.ArgumentParser) -> None:
-    """The options that name a daemon behind its web service."""
+    """Add the options that name a daemon behind its web service."""
     parser.add_argument(
         "--url",
         metavar="URL",
@@ -141,7 +141,7 @@ def add_url(parser: argparse.ArgumentParser) -> None:
 
 
 def add_reading(parser: argparse.ArgumentParser) -> None:
-    """The options of every command that only looks."""
+    """Add the options of every command that only looks."""
     parser.add_argument("--json", action="store_true", help="print the daemon's answer as JSON")
     add_place(parser)
 
@@ -187,7 +187,7 @@ def print_json(answer: object) -> None:
 
 
 def shown(value: object) -> object:
-    """The same plain data with texts that are safe to be seen."""
+    """Make the texts in plain data safe to be seen."""
     match value:
         case str():
             return visible(value)

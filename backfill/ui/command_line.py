@@ -100,7 +100,7 @@ first steps:
 
 
 def command_of(words: Sequence[str]) -> Command | None:
-    """The command that a command line names, before it is read completely."""
+    """Return the command that a command line names, before it is read completely."""
     name = next((w for w in words if not w.startswith("-")), "")
     # What follows an option with a value is no scenario, although it may be a YAML file.
     own = [w for before, w in zip(["", *words], words, strict=False) if before not in _WITH_FILES]
@@ -126,7 +126,7 @@ _WITH_FILES = frozenset(
 
 
 def _is_scenario(word: str) -> bool:
-    """A YAML file, or the name of one that comes with the project."""
+    """Return True if it is a YAML file, or the name of one that comes with the project."""
     if word.startswith("-") or word.endswith((".yaml", ".yml")):
         return not word.startswith("-")
     from backfill.sim.scenarios.shipped import located
@@ -135,7 +135,7 @@ def _is_scenario(word: str) -> bool:
 
 
 def build_parser(declared: Sequence[Command] = ()) -> Parser:
-    """The parser of all commands; only `declared` ones have their arguments, as that imports."""
+    """Make the parser of all commands; only `declared` ones have their arguments, as that imports."""
     modules = {c.name: c for c in declared}
     parser = Parser(prog="backfill", description=_ABOUT, epilog=_epilog(), usage=_USAGE)
     parser.add_argument(
@@ -159,7 +159,7 @@ _USAGE = "backfill COMMAND [ARGUMENTS]   (backfill COMMAND --help tells more)"
 
 
 def command_parsers(parser: argparse.ArgumentParser) -> dict[str, argparse.ArgumentParser]:
-    """The parsers of the commands below this one, by name; empty if there are none."""
+    """Return the parsers of the commands below this one, by name; empty if there are none."""
     for action in parser._actions:
         if isinstance(action, argparse._SubParsersAction):
             return dict(action.choices)

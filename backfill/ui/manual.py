@@ -77,7 +77,7 @@ def _command(command: Command, version: str) -> Iterator[str]:
 
 
 def _forms(title: str, parser: argparse.ArgumentParser) -> Iterator[tuple[str, argparse.ArgumentParser]]:
-    """The ways to call a command: itself, or each of its verbs."""
+    """Yield the ways to call a command: itself, or each of its verbs."""
     below = command_parsers(parser)
     if not below:
         yield title, parser
@@ -90,7 +90,7 @@ def _usage(parser: argparse.ArgumentParser) -> str:
 
 
 def _title(name: str, version: str) -> str:
-    """The page's first line. Its date is that of the sources, so that two builds are alike."""
+    """Make the page's first line. Its date is that of the sources, so that two builds are alike."""
     at_s = int(os.environ.get("SOURCE_DATE_EPOCH", "0"))
     day = datetime.fromtimestamp(at_s, UTC).strftime("%Y-%m-%d") if at_s else ""
     return f'.TH "{name.upper()}" "1" "{day}" "backfill {version}" "User Commands"\n'
@@ -105,7 +105,7 @@ def _item(term: str, text: str) -> str:
 
 
 def _prose(markdown: str) -> str:
-    """The paragraphs of our page of commands, without its heading and marks."""
+    """Return the paragraphs of our page of commands, without its heading and marks."""
     parts = [part for part in markdown.strip().split("\n\n") if not part.startswith(("#", "<!--"))]
     return "\n.PP\n".join(_plain(part.replace("`", "")) for part in parts)
 

@@ -51,7 +51,7 @@ class DayPlayer:
         return _found(done, str(Path(folder)))
 
     def _link_neighbours(self, folder: Path) -> None:
-        """A policy file may name others by their place beside it."""
+        """Link the files beside the policy file, which may name them by their place."""
         for neighbour in sorted(self._policy.parent.iterdir())[:_MOST_NEIGHBOURS]:
             if neighbour.name != self._policy.name:
                 (folder / neighbour.name).symlink_to(neighbour)

@@ -24,7 +24,7 @@ fleets, checkpoints, `policy reload`).
 
 
 def page() -> str:
-    """The whole page as Markdown."""
+    """Return the whole page as Markdown."""
     parts = [HEAD, "\n## Exit status\n\n| status | meaning |\n|---|---|\n"]
     parts += [f"| {code} | {meaning} |\n" for code, meaning in MEANINGS]
     for group in GROUPS:

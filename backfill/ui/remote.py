@@ -64,11 +64,11 @@ class RemoteClient:
         )
 
     def ask(self, question: str, **body: object) -> Answer:
-        """The daemon's answer with all texts safe to be seen. AskError where there is none."""
+        """Return the daemon's answer with all texts safe to be seen. AskError where there is none."""
         return cast(Answer, shown(self.ask_exactly(question, **body)))
 
     def ask_exactly(self, question: str, **body: object) -> Answer:
-        """The same as it came."""
+        """Return the answer as it came."""
         if question in _PAGED:
             return self._whole(question)
         if question in _READ:

@@ -42,7 +42,7 @@ def commands(config: Config) -> SlurmTools:
 
 
 def transactions(config: Config) -> Transactions:
-    """Changes of the managed file."""
+    """Make what changes the managed file."""
     tools = commands(config)
     reader = SlurmReader(tools)
     state_dir = Path(config.daemon.state_dir) / "slurm-conf"
@@ -52,7 +52,7 @@ def transactions(config: Config) -> Transactions:
 
 
 def read_path(config: Config) -> ReadPath:
-    """The way of reading that the file chooses, and the way to turn to when it fails."""
+    """Make the way of reading that the file chooses, and the way to turn to when it fails."""
     tools = commands(config)
     text = TextPath(tools)
     match config.slurm.read:
@@ -70,7 +70,7 @@ def read_path(config: Config) -> ReadPath:
 
 
 def registration(config: Config) -> Registration:
-    """The way of registering that the file chooses."""
+    """Make the way of registering that the file chooses."""
     match config.slurm.registration:
         case RegistrationKind.DYNAMIC:
             return Dynamic()
@@ -105,7 +105,7 @@ def make_room(config: Config, manager: SlurmManager) -> list[str]:
 
 
 def slurmd_options(config: Config, options: str) -> str:
-    """A node that has a line must not register as one that is added."""
+    """Take out the option by which a node is added: one that has a line must not register so."""
     if config.slurm.registration is RegistrationKind.DYNAMIC:
         return options
     return " ".join(word for word in options.split() if word != "-Z")
@@ -168,7 +168,7 @@ def hooks(config: Config) -> Hooks:
 
 
 def hook_plan(config: Config) -> HookPlan:
-    """The hooks as the file wants them. ValueError: a hook on the hosts needs daemon.listen."""
+    """Return the hooks as the file wants them. ValueError: a hook on the hosts needs daemon.listen."""
     entry, local = config.slurm.hooks, f"unix:{config.daemon.socket}"
     endpoint = local
     if entry.place is HookPlaceKind.HOST:
@@ -259,7 +259,7 @@ def access(environments: Environments) -> tuple[Access, ...]:
 
 
 def rooms(environments: Environments) -> tuple[Gate, ...]:
-    """What is refused at submission to whoever asks for a node by its name."""
+    """Return what is refused at submission to users who ask for a node by its name."""
     return tuple(
         Gate(kept.feature, kept.users, kept.accounts, whose(kept.users, kept.accounts))
         for kept in access(environments)

@@ -67,7 +67,7 @@ STYLES = {
 
 
 def emphasis(text: str, style: str = "1") -> str:
-    """The text, bold (or in another SGR style) in a terminal that may have colours."""
+    """Make the text bold (or give it another SGR style) in a terminal that may have colours."""
     plain = os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb"
     if plain or not sys.stdout.isatty():
         return text
@@ -75,7 +75,7 @@ def emphasis(text: str, style: str = "1") -> str:
 
 
 def age(seconds: float) -> str:
-    """A length of time with its two largest units: 0.4s, 12s, 2m03s, 4h05m, 3d02h."""
+    """Write a length of time with its two largest units: 0.4s, 12s, 2m03s, 4h05m, 3d02h."""
     if seconds < 0:
         return "0s"
     if seconds < 9.95:
@@ -148,5 +148,5 @@ def guarded_streams() -> Iterator[None]:
 
 
 def unguarded(stream: TextIO) -> TextIO:
-    """The stream itself, for who draws on the terminal by its own means."""
+    """Return the stream itself, for those who draw on the terminal by their own means."""
     return stream.stream if isinstance(stream, Guarded) else stream

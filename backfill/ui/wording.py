@@ -26,7 +26,7 @@ def jobs(ids: Sequence[str]) -> str:
 
 
 def takers(host: dict[str, Any]) -> list[str]:
-    """The jobs that have the host."""
+    """Return the jobs that have the host."""
     return list(host.get("given_to", ()))
 
 
@@ -42,7 +42,7 @@ def host_state(host: dict[str, Any]) -> tuple[str, str]:
 
 
 def operation(entry: dict[str, Any], now_s: float) -> str:
-    """An action under way, or one that failed and waits, in one sentence."""
+    """Say in one sentence that an action is under way, or that it failed and waits."""
     kind, name, *rest = str(entry["key"]).split(":")
     what = f"{_WORDS.sub(' ', kind).lower()} {name}"
     if len(rest) > 1:
@@ -82,7 +82,7 @@ def unheard(entry: dict[str, Any], now_s: float) -> str:
 
 
 def unknown(kind: str, name: str, known: Iterable[str]) -> str:
-    """A sentence about a name that nobody knows, with the nearest one that somebody does."""
+    """Say that nobody knows a name, and which is the nearest that somebody knows."""
     names = sorted(known)
     hint = did_you_mean(name, names)
     if not hint:

@@ -25,7 +25,7 @@ def home() -> Path:
 
 
 def ensure(progress: Callable[[str], None] = lambda line: None, lock: Path = LOCK) -> Path:
-    """The environment's directory, installed first if it is not there. LabError says why not."""
+    """Return the environment's directory, installed first if it is not there. LabError says why not."""
     mark = hashlib.sha256(lock.read_bytes() + sys.version.encode()).hexdigest()[:16]
     place = home() / f"env-{mark}"
     if (place / "complete").exists():

@@ -43,7 +43,7 @@ _FILTERS = ",".join(
 
 
 def database(name: str) -> str:
-    """The address of one database, as SQLAlchemy writes it."""
+    """Return the address of one database, as SQLAlchemy writes it."""
     return f"mysql+pymysql://root@127.0.0.1/{name}?charset=utf8mb4"
 
 

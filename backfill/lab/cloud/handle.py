@@ -122,7 +122,7 @@ class CloudHandle:
         return CloudStatus(self.name, phase, detail, str(self.dir), pid, services if phase == "up" else {})
 
     def command(self, argv: Sequence[str]) -> list[str]:
-        """The command line that runs `argv` in the cloud's network, with its credentials."""
+        """Return the command line that runs `argv` in the cloud's network, with its credentials."""
         pid = self._need()
         return [
             "nsenter",
@@ -140,7 +140,7 @@ class CloudHandle:
 
     @contextmanager
     def network(self) -> Iterator[None]:
-        """The calling thread, and threads that it starts inside, are in the cloud's network."""
+        """Put the calling thread, and threads that it starts inside, into the cloud's network."""
         setns = ctypes.CDLL(None, use_errno=True).setns
         own = os.open("/proc/thread-self/ns/net", os.O_RDONLY)
         other = os.open(f"/proc/{self._need()}/ns/net", os.O_RDONLY)
@@ -161,7 +161,7 @@ class CloudHandle:
 
 
 def _ensure_seed(env: Path, progress: Progress) -> Path:
-    """Filled databases, made once for these services and this code."""
+    """Return filled databases, made once for these services and this code."""
     here = Path(__file__).parent
     sources = [here / "files.py", here / "init.py", here / "inside/populate.py"]
     code = b"".join(source.read_bytes() for source in sources)

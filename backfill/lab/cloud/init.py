@@ -69,7 +69,7 @@ class Init:
         return tuple(plan)
 
     def _real_hosts(self) -> list[str]:
-        """The compute hosts with real guests and where their libvirtd is, if they are wanted."""
+        """Return the compute hosts with real guests and where their libvirtd is, if they are wanted."""
         if not self.spec.get("guests"):
             return []
         return [f"{guests.HOST}={guests.URI}", f"{second.HOST}={second.URI}"]
@@ -274,7 +274,7 @@ def main(root_text: str, owner: str, mode: str = "") -> int:
 
 
 def _settle(directory: Path) -> Path:
-    """The cloud's files at a place that is the same for all clouds: databases remember it."""
+    """Show the cloud's files at a place that is the same for all clouds: databases remember it."""
     socket.sethostname("cloud")
     subprocess.run(["ip", "link", "set", "lo", "up"], check=True)
     mount("tmpfs", "/run", "tmpfs", options="mode=755")

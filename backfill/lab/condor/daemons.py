@@ -131,7 +131,7 @@ def binds(lab_dir: Path, machine: str) -> list[tuple[Path, str]]:
 
 
 def service(lab_dir: Path, machine: str) -> Service:
-    """The master, which starts the others."""
+    """Describe the service of the master, which starts the others."""
     told = f"CONDOR_CONFIG={config(lab_dir, machine)}"
     ready = f"tcp:{host_address(machine)}:{CONDOR_PORT}"
     if machine == POOL:

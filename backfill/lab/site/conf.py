@@ -14,7 +14,7 @@ SHARED = "/srv/backfill"
 
 
 def slurm_conf(spec: LabSpec) -> str:
-    """The slurm.conf of all machines, written as an admin would; `spec.extra_conf` comes last."""
+    """Write the slurm.conf of all machines as an admin would; `spec.extra_conf` comes last."""
     lines = [
         f"ClusterName={spec.name}",
         "SlurmctldHost=ctl",
@@ -60,7 +60,7 @@ def slurm_conf(spec: LabSpec) -> str:
 
 
 def cgroup_conf(spec: LabSpec) -> str:
-    """The cgroup.conf of all machines, guests included, which have no systemd.
+    """Write the cgroup.conf of all machines, guests included, which have no systemd.
 
     Later releases than 22.05 end where they do not reach systemd, also with IgnoreSystemdOnFailure.
     """
@@ -147,7 +147,7 @@ def accounts_script(spec: LabSpec) -> str:
 
 
 def tally_unit(lab_dir: Path) -> str:
-    """The unit of the collector of what counting jobs say: it runs from our own files."""
+    """Write the unit of the collector of what counting jobs say: it runs from our own files."""
     source = Path(__file__).parents[3]
     return (
         "[Unit]\nDescription=The lab's tally\n\n[Service]\n"

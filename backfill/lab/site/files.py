@@ -154,7 +154,7 @@ def _write_plan(plan: SitePlan) -> None:
 
 
 def _binds(lab_dir: Path) -> tuple[tuple[str, str], ...]:
-    """What machines see of this one: what a site's file server would bring, guest images, our own files."""
+    """Return what machines see of this one: what a file server would bring, guest images, our files."""
     own = [str(place) for place in dict.fromkeys((*conf.checkout(), image_folder())) if place.exists()]
     return (
         (str(lab_dir / "home"), "/home"),

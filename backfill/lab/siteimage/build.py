@@ -18,7 +18,7 @@ from backfill.lab.spec import LabError
 
 
 def name_of(recipe: SiteRecipe) -> str:
-    """The image's folder in the cache: another one for each change of what goes into it."""
+    """Return the image's folder in the cache: another one for each change of what goes into it."""
     sources = [inspect.getsource(part) for part in (people, root, image.pack)]
     return f"site-{recipe.suite}-{recipe.digest(*sources)}"
 

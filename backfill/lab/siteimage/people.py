@@ -30,7 +30,7 @@ class SitePeople:
 
 
 def merged(own: Mapping[str, str], theirs: Mapping[str, str]) -> SitePeople:
-    """The image's users of the system, with the site's people and the site's numbers of Slurm's user.
+    """Add the site's people to the image's users, and give Slurm's user the site's numbers.
 
     Both hold the texts of `passwd` and `group`, `own` that of `shadow` too. No password comes along,
     and nobody gets into a group of the system. Raises LabError for people who cannot be taken over.

@@ -94,7 +94,7 @@ class SiteRecipe:
         return EMULATED if self.suite == debian.OWN else f"{EMULATED} clearcpuid=cx16"
 
     def digest(self, *sources: str) -> str:
-        """A sum that changes whenever something that goes into it changes."""
+        """Return a sum that changes whenever something that goes into it changes."""
         told = repr((self.suite, self.users.value, self.all_packages, sorted(self.site.items()), DISK_MB))
         digest = hashlib.sha256((told + self.cmdline + self.emulated + inspect.getsource(guestroot)).encode())
         for text in sources:

@@ -166,7 +166,7 @@ def _add_site(root: Path, recipe: SiteRecipe) -> None:
 
 
 def foreign_hosts(text: str) -> str:
-    """The lines of an /etc/hosts that mean the same on another machine: none of a machine's own loop."""
+    """Return the lines of an /etc/hosts that mean the same on another machine: none of its own loop."""
     lines = [line for line in text.splitlines() if line.partition("#")[0].split()]
     kept = [line for line in lines if not line.split()[0].startswith(("127.", "::1", "fe00:", "ff0"))]
     return "".join(f"{line}\n" for line in kept)

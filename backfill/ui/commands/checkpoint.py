@@ -62,7 +62,7 @@ def add_checkpoint_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run_checkpoint(args: argparse.Namespace) -> int:
-    """An order goes to the daemon; without --url the others work on the files, daemon or not."""
+    """Send an order to the daemon; without --url do the rest on the files, daemon or not."""
     if args.verb == "create":
         return guarded(lambda client: _create(args, client), args)
     work = {"list": _list, "restore": _restore, "verify": _verify, "delete": _delete, "expire": _expire}
@@ -194,7 +194,7 @@ def _verify(args: argparse.Namespace, ask: _Ask) -> int:
 
 
 def _restore(args: argparse.Namespace, ask: _Ask) -> int:
-    """It is verified first, so that nothing is stopped for what cannot be done."""
+    """Have it put back. It is verified first, so that nothing is stopped for what cannot be done."""
     answer = ask("restore", id=args.id)
     if args.json:
         print_json(answer)

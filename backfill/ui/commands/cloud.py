@@ -80,7 +80,7 @@ def _clouds(config: Config) -> list[str]:
 
 
 def _chosen(config: Config, wish: str) -> str:
-    """The one cloud that the hosts are in, or the one of them that is wished for."""
+    """Choose the one cloud that the hosts are in, or the one that is wished for."""
     clouds = _clouds(config)
     if wish and wish not in clouds:
         raise CannotError(f"{config.source}: no host is in cloud {wish}; choose one of {', '.join(clouds)}")

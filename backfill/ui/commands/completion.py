@@ -81,7 +81,7 @@ def run_completion(args: argparse.Namespace) -> int:
 
 
 def script(shell: str) -> str:
-    """The script; it asks `backfill` itself at every key, so it never grows old."""
+    """Return the script; it asks `backfill` itself at every key, so it never grows old."""
     return _SCRIPTS[shell].replace("@FILES@", FILES).replace("@COMPLETE@", COMPLETE)
 
 
@@ -99,7 +99,7 @@ class Line:
     words: tuple[str, ...]
 
     def value_of(self, option: str) -> str:
-        """The word after `option`, or an empty text."""
+        """Return the word after `option`, or an empty text."""
         if option in self.words[:-1]:
             return self.words[self.words.index(option) + 1]
         return ""
@@ -159,7 +159,7 @@ def _wanting(parser: argparse.ArgumentParser, word: str) -> argparse.Action | No
 
 
 def _positional(parser: argparse.ArgumentParser, place: int) -> argparse.Action | None:
-    """The positional argument that comes after `place` others; the last one may go on."""
+    """Return the positional argument after `place` others; the last one may go on."""
     actions = [a for a in parser._actions if not a.option_strings]
     if not actions:
         return None

@@ -162,7 +162,7 @@ def _begin_log(level: int) -> None:
 
 
 def _checked(config: Config, manager: SlurmManager) -> int:
-    """The file fits the cluster; are its files there, and does a hook reach us?"""
+    """Check for a file that fits the cluster whether its files are there and a hook reaches us."""
     try:
         found = check_hooks(config, manager.settings())
     except (DriverError, ValueError) as error:
@@ -381,7 +381,7 @@ class PolicyReloader:
         self._stamp = self._stamps()
 
     def __call__(self, policies: PolicySet, force: bool) -> Reading | None:
-        """The file, if it has changed since it was last read here or if `force`."""
+        """Read the file, if it has changed since it was last read here or if `force`."""
         stamp = self._stamps()
         if not force and (stamp == self._stamp or None in stamp):
             return None  # a file that is just being replaced is not there for a moment

@@ -215,7 +215,7 @@ def _tell(line: str) -> None:
 
 
 def _paced() -> Callable[[float], None]:
-    """Waits until the wall clock has caught up with simulated time, so that one can watch."""
+    """Wait until the wall clock has caught up with simulated time, so that one can watch."""
     began_s = time.monotonic()
 
     def catch_up(played_s: float) -> None:
@@ -248,7 +248,7 @@ def conclude(args: argparse.Namespace, plays: Sequence[Play], *, live: bool) -> 
 
 
 def _lines(plays: Sequence[Play]) -> Iterator[str]:
-    """A tick or a cross for each expectation; of two policies also their measures."""
+    """Yield a tick or a cross for each expectation; of two policies also their measures."""
     for play in plays:
         yield ""
         if len(plays) > 1:
@@ -263,7 +263,7 @@ def _lines(plays: Sequence[Play]) -> Iterator[str]:
 
 
 def _beside_the_paper(plays: Sequence[Play]) -> None:
-    """A scenario after a paper: its figures beside ours, always in simulated time."""
+    """Play a scenario after a paper: its figures beside ours, always in simulated time."""
     lines = list(against_the_paper(plays[0].outcome.scenario)) if len(plays) == 1 else []
     if lines:
         print("\nBeside the paper, in simulated time (docs/papers.md says what differs):\n")
@@ -271,7 +271,7 @@ def _beside_the_paper(plays: Sequence[Play]) -> None:
 
 
 def _beside_rivals(beside: Sequence[tuple[str, ...]]) -> None:
-    """A scenario with payloads: ours beside killing, pausing blindly and never evicting."""
+    """Play a scenario with payloads: ours beside killing, pausing blindly and never evicting."""
     if beside:
         print("\nThe same story in other ways, drawn from the same seed (docs/replay.md):\n")
         print("\n".join(aligned(beside)))

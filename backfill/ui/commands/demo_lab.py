@@ -98,7 +98,7 @@ def unfit(scenario: Scenario) -> str | None:
 def demo_lab(
     scenario: Scenario, tell: Callable[[str], None], *, keep: bool, release: str = roots.INSTALLED
 ) -> Iterator[Lab]:
-    """A lab of this Slurm release with a daemon that obeys the scenario's policy. Raises LabError.
+    """Start a lab of this Slurm release and a daemon with the scenario's policy. Raises LabError.
 
     At the end the daemon is stopped and, unless it is to be kept, nothing of the lab is left.
     """
@@ -258,7 +258,7 @@ class LabStage:
         self._ctl("scancel", job_id)
 
     def jobs(self) -> Mapping[str, Job]:
-        """The jobs, fresh from Slurm."""
+        """Ask Slurm for the jobs."""
         return self._manager.read_jobs(list(self._asks)) if self._asks else {}
 
     def step(self, until_s: float) -> None:
@@ -266,7 +266,7 @@ class LabStage:
         time.sleep(max(0.01, until_s - time.time()))
 
     def records(self, after_id: int = 0) -> Iterator[Record]:
-        """The daemon's journal; behind the proof of a new instance, what its guest told of it."""
+        """Yield the daemon's journal; behind the proof of a new instance, what its guest told of it."""
         for record in self._journal.read(after_id):
             yield record
             if record.kind == "phase" and (marks := self._marks(record)):

@@ -83,7 +83,7 @@ def _who() -> str:
 
 
 def _pilots(config: Config) -> Iterator[str]:
-    """What pilots that are sent on demand need."""
+    """Check what pilots that are sent on demand need."""
     supply = config.policies.supply
     if not supply.on:
         return

@@ -56,7 +56,7 @@ def _create(client: Asking, args: argparse.Namespace) -> int:
 
 
 def _awaited(client: Asking, identity: str) -> dict[str, Any]:
-    """The order when it is over; what it waits for is said meanwhile, once each."""
+    """Return the order when it is over; say meanwhile what it waits for, once each."""
     shown = ""
     try:
         while (fleet := _find(client, identity))["state"] not in _OVER:

@@ -170,7 +170,7 @@ def _down(args: argparse.Namespace) -> int:
 
 
 def _known(name: str) -> Lab:
-    """A handle on a lab that is or was; LabError with the nearest name if there is none."""
+    """Return a handle on a lab that is or was; LabError with the nearest name if there is none."""
     described = lab_root() / name / "spec.json"
     if not described.exists():
         names = lab_names()

@@ -212,7 +212,7 @@ def run_nodes(args: argparse.Namespace) -> int:
 
 
 def chosen(answer: Answer, hostlist: str) -> Answer:
-    """The same answer with only these nodes. Raises AskError for one that is not there."""
+    """Leave only these nodes in the answer. Raises AskError for one that is not there."""
     try:
         wanted = parse_hostlist(hostlist)
     except ValueError as error:
@@ -384,7 +384,7 @@ def _show_plan(answer: Answer, client: Asking) -> None:
 
 
 def _step(step: dict[str, Any]) -> str:
-    """A step in the infinitive; phases have no verb of their own."""
+    """Say a step in the infinitive; phases have no verb of their own."""
     match step["t"]:
         case "SetNode":
             node = step["node"]

@@ -79,7 +79,7 @@ def _compare(args: argparse.Namespace) -> int:
 
 
 def _compared(client: Asking, text: str, args: argparse.Namespace) -> int:
-    """The daemon plays it in a process of its own, for seconds or minutes."""
+    """Have the daemon play it in a process of its own, for seconds or minutes."""
     name = client.ask("preview", text=text)["id"]
     while (answer := client.ask("previewed", id=name))["state"] == "running":
         time.sleep(_LOOK_EVERY_S)

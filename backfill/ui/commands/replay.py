@@ -216,7 +216,7 @@ def _kept(args: argparse.Namespace) -> Sequence[PoolEntry]:
 
 
 def _given(args: argparse.Namespace) -> list[str]:
-    """The arguments that are not as they would be if nobody had named them."""
+    """Return the arguments that are not as they would be if nobody had named them."""
     fresh = argparse.ArgumentParser()
     _add_trace_arguments(fresh)
     known = [action.dest for action in fresh._actions if action.dest != "help"]
@@ -265,7 +265,7 @@ _OF_TRACES = "goes with a trace; leave it out: a scenario names its hosts, jobs 
 
 
 def add_scenario_arguments(parser: argparse.ArgumentParser) -> None:
-    """The demo's arguments, but that no report is written unasked."""
+    """Add the demo's arguments, but that no report is written unasked."""
     parser.add_argument("--live", action="store_true", help=_LIVE_HELP)
     # Imported here: a bare replay is to start at once.
     from backfill.ui.commands import demo

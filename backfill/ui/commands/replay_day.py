@@ -92,7 +92,7 @@ def _end_s(reader: JournalReader) -> float:
 
 
 def _first_after(reader: JournalReader, at_s: float) -> int:
-    """The id behind which the records are of this time or later: they are in order of both."""
+    """Find the id behind which the records are of this time or later: they are in order of both."""
     low, high = 0, reader.page(RecordWindow(newest=True), 1, 1)[0].id
     while low < high:
         middle = (low + high) // 2

@@ -34,7 +34,7 @@ def cluster(text: str) -> Cluster:
 
 
 def work(text: str) -> str:
-    """A trace, or jobs of the HTC model."""
+    """Read a trace, or draw jobs of the HTC model."""
     if not text.startswith("htc:") or HTC.fullmatch(text) or Path(text).exists():
         return text
     what = "is neither htc:JOBS nor htc:SEED:JOBS, with at least one job; write htc:50000"

@@ -92,7 +92,7 @@ def _seeded(args: argparse.Namespace, setting: Setting, policies: PolicySet, see
 def _outputs(
     args: argparse.Namespace, setting: Setting, played: list[Played]
 ) -> Iterator[tuple[Path, Iterable[str]]]:
-    """The files that were asked for."""
+    """Yield the files that were asked for, with what goes into them."""
     if args.jobs_csv is not None:
         yield args.jobs_csv, csv_chunks(setting, played)
     if args.batsim_csv is not None:
@@ -172,7 +172,7 @@ def need_same(policies: Mapping[Any, PolicySet]) -> None:
 
 
 def _backlog(text: str, seed: int, *, anew: bool = False) -> JobTrace:
-    """A trace, or jobs of the HTC model that all wait at the beginning.
+    """Read a trace, or draw jobs of the HTC model that all wait at the beginning.
 
     `anew`: its own seed is counted up together with `seed`.
     """

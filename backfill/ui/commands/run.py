@@ -131,7 +131,7 @@ def _places(tools: SlurmTools, names: Sequence[str]) -> list[MachineSeen]:
 
 
 def _left(tools: SlurmTools, job: str) -> str:
-    """The rest of the job's time limit as Slurm writes it; empty: it has none."""
+    """Return the rest of the job's time limit as Slurm writes it; empty: it has none."""
     said = tools.run(["squeue", "-h", "-j", job, "-o", "%L"], f"job {job}").strip()
     return said if _LIMIT.fullmatch(said) else ""
 
@@ -148,7 +148,7 @@ def _write(path: Path, places: Sequence[MachineSeen]) -> None:
 def launch(
     job: str, places: Sequence[MachineSeen], args: argparse.Namespace, program: Sequence[str], left: str
 ) -> list[str]:
-    """The command line: a job of its own in the machines, whose ranks the first of them starts.
+    """Make the command line of a job of its own in the machines, whose ranks the first of them starts.
 
     The hosts may have no PMI library, or not that of the machines.
     """
@@ -190,6 +190,6 @@ def _used(places: Sequence[MachineSeen], ranks: int, per_machine: int) -> tuple[
 
 
 def surroundings(environment: Mapping[str, str], places: Sequence[MachineSeen]) -> dict[str, str]:
-    """The environment of the program: that of the caller, without what is about the caller's job."""
+    """Return the program's environment: the caller's, without what is about the caller's job."""
     kept = {k: v for k, v in environment.items() if k in _KEPT or not k.startswith(_OTHERS)}
     return {**kept, "BACKFILL_MACHINES": ",".join(place.name for place in places)}

@@ -140,7 +140,7 @@ def add_drift_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run_drift(args: argparse.Namespace) -> int:
-    """A test run over all nodes with a key: nothing is changed by asking."""
+    """Test all nodes with a key: nothing is changed by asking."""
 
     def work(ask: _Ask) -> int:
         nodes = ask("drift")["nodes"]

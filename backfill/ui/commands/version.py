@@ -22,7 +22,7 @@ def run_version(args: argparse.Namespace) -> int:
 
 
 def release() -> str:
-    """The version, or a word for a source tree that was never installed."""
+    """Return the version, or a word for a source tree that was never installed."""
     try:
         return version("backfill")
     except PackageNotFoundError:

@@ -99,7 +99,7 @@ def endpoint(text: str) -> tuple[str, int]:
 
 
 def _pair(args: argparse.Namespace, *, loopback: bool) -> tuple[Path, Path] | None:
-    """The certificate and its key; None for one that needs none. ValueError or TlsError, a sentence."""
+    """Read certificate and key; None for one that needs none. ValueError or TlsError, a sentence."""
     from backfill.ui.web.tls import check_pair, fingerprint, self_made
 
     if args.self_signed is not None:

@@ -72,7 +72,7 @@ def live(facts: Facts, wanted_host: str, tell: Tell) -> Iterator[Finding]:
 
 
 def _clock(host: str, correction_s: float) -> Iterator[Finding]:
-    """A guest that boots takes the time from its host."""
+    """Check the host's clock: a guest that boots takes the time from it."""
     if abs(correction_s) > _FAR_S:
         what = f"a guest that had just booted on {host} was {correction_s:+.0f} s from this machine's clock"
         yield Finding(Defect.HOST_CLOCK, host, what, f"chronyc makestep on {host}, and let chronyd run there")

@@ -89,7 +89,7 @@ def _own_machine(facts: Facts) -> Facts:
 
 
 def _made_by_the_unit(place: PlaceFacts, below: str) -> PlaceFacts:
-    """What systemd makes when it starts the daemon need not be there."""
+    """Excuse what systemd makes when it starts the daemon: that need not be there."""
     if not place.there and place.path == f"{below}backfill":
         return replace(place, problem="")
     return place

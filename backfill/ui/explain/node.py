@@ -36,7 +36,7 @@ _KEPT = {
 
 
 def explain_node(answer: Answer, picture: Answers) -> Explanation:
-    """The node of `answer` (what `explain` was told about it)."""
+    """Tell of the node of `answer` (what `explain` was told about it)."""
     node: Entry = answer["node"]
     name, phase = node["name"], node["phase"]
     text = _HEADLINES.get(phase, f"is {phase} on {{host}}").format(**node)

@@ -18,7 +18,7 @@ _HEADLINES = {
 
 
 def explain_host(answer: Answer, picture: Answers) -> Explanation:
-    """The host of `answer`."""
+    """Tell of the host of `answer`."""
     host: Entry = answer["host"]
     name = host["name"]
     state, why = wording.host_state(host)
@@ -79,7 +79,7 @@ _MOST_FAILED = 1
 
 
 def explain_job(answer: Answer, picture: Answers) -> Explanation:
-    """The job of `answer`."""
+    """Tell of the job of `answer`."""
     job: Entry = answer["job"]
     ours = [picture.nodes[n] for n in job["nodes"] if n in picture.nodes]
     pushed = [h for h in picture.hosts.values() if h["node"] in job["nodes"]]
@@ -230,7 +230,7 @@ _FLEET_CHANGE = {
 
 
 def explain_fleet(answer: Answer, picture: Answers) -> Explanation:
-    """The fleet of `answer`."""
+    """Tell of the fleet of `answer`."""
     fleet: Entry = answer["fleet"]
     size = f"{fleet['ready']} of {fleet['size']} ready"
     made = Explanation(f"{fleet['id']} is {fleet['state']}: {size}")

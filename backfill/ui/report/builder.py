@@ -72,7 +72,7 @@ class Episodes:
                 pass
 
     def done(self, at_s: float, key: str, problem: str) -> None:
-        """A call has ended."""
+        """Note that a call has ended."""
         self.own.done(at_s, key, problem)
         node, name = key.split(":")[1], step_name(key)
         for index, episodes in ((self._booting, self.boots), (self._evicting, self.evictions)):
@@ -86,7 +86,7 @@ class Episodes:
                 self._note_eviction(node, stopped_s=at_s)
 
     def marks(self, node: str, generation: int, marks: tuple[tuple[str, float], ...]) -> None:
-        """A guest told how its own start went."""
+        """Note what a guest told of its own start."""
         at = self._latest_boot.get(node)
         if at is not None and self.boots[at].generation == generation:
             self.boots[at] = replace(self.boots[at], marks=marks)
@@ -134,7 +134,7 @@ class Episodes:
                 pass
 
     def _parked(self, at_s: float, node: ManagedNode) -> None:
-        """It stands aside; a move that failed leads here a second time, which is no news."""
+        """Note that it stands aside; a move that failed leads here a second time, which is no news."""
         at = self._evicting.get(node.name)
         if at is not None and not self.evictions[at].parked_s:
             jobs = tuple(held.id for held in node.held)
@@ -160,7 +160,7 @@ class Episodes:
                 episodes[index[action.subject]] = replace(known, steps=(*known.steps, step))
 
     def _job_runs(self, at_s: float, job: Job) -> None:
-        """The first job on a new instance is what it was made for."""
+        """Note the first job on a new instance: that is what it was made for."""
         for name in job.nodes:
             at = self._latest_boot.get(name)
             if at is not None and self.boots[at].ready_s and not self.boots[at].first_job_s:
@@ -187,7 +187,7 @@ class Episodes:
 
 
 def step_name(key: str) -> str:
-    """An operation's key in words: `pause instance`, `suspend job 5`, `hide node`."""
+    """Say an operation's key in words: `pause instance`, `suspend job 5`, `hide node`."""
     kind, _, _, *rest = key.split(":")
     if kind == "MigrateInstance":
         return f"migrate to {rest[0]}" if rest else "migrate"
@@ -219,7 +219,7 @@ _NOWHERE = (StretchKind.FAILED, StretchKind.GIVEN_UP)
 
 
 def timeline_of(records: Iterable[Record], now_s: float | None = None) -> Chart:
-    """The whole story of these records, up to `now_s` (the last record where it is None)."""
+    """Tell the whole story of these records, up to `now_s` (the last record where it is None)."""
     builder = TimelineBuilder()
     for record in records:
         builder.add(record)
@@ -248,7 +248,7 @@ class _Track:
         self.open, self.end = None, end or self.end
 
     def waited(self, since_s: float) -> None:
-        """It waited from then on until what is known of it begins; nobody wrote that down."""
+        """Note that it waited from then until what is known of it begins: nobody wrote that down."""
         first = self.spans[0] if self.spans else self.open
         if first is None or first.kind is StretchKind.WAITING or since_s >= first.start_s:
             return
@@ -305,7 +305,7 @@ class TimelineBuilder:
                 self._tell(record, main=record.kind == "daemon")
 
     def stand(self, hosts: Iterable[tuple[str, str | None]]) -> None:
-        """These hosts are there, with the names of their nodes, whatever the records say."""
+        """Note that these hosts are there, with their nodes' names, whatever the records say."""
         for host, node in hosts:
             self._hosts.add(host)
             if node is not None:
@@ -326,7 +326,7 @@ class TimelineBuilder:
             del self._states[name]
 
     def timeline(self, now_s: float | None = None) -> Chart:
-        """The story so far."""
+        """Return the story so far."""
         end_s = self._end_s if now_s is None else max(now_s, self._end_s)
         instances = {name: track.upto(end_s) for name, track in self._instances.items()}
         jobs = {job_id: track.upto(end_s) for job_id, track in self._jobs.items()}

@@ -41,7 +41,7 @@ def worth_telling(figure: Figure, first: Sequence[Summary], second: Sequence[Sum
 
 
 def difference(figure: Figure, first: Sequence[Summary], second: Sequence[Summary]) -> Interval:
-    """The paired difference of one figure."""
+    """Return the paired difference of one figure."""
     return paired([figure.of(s) for s in first], [figure.of(s) for s in second])
 
 
@@ -50,7 +50,7 @@ def _mean(figure: Figure, summaries: Sequence[Summary]) -> float:
 
 
 def _sure(figure: Figure, first: Sequence[Summary], second: Sequence[Summary]) -> str:
-    """The interval as a further sentence; nothing for a single run."""
+    """Say the interval as a further sentence; nothing for a single run."""
     found = difference(figure, first, second)
     if found.count < 2:
         return ""
@@ -131,7 +131,7 @@ class Interval:
 
 
 def interval(values: Sequence[float]) -> Interval:
-    """The 95 % interval of the mean of independent values; infinitely wide for a single one."""
+    """Return the 95 % interval of the mean of independent values; infinitely wide for a single one."""
     count = len(values)
     if count == 0:
         return Interval(0.0, float("inf"), 0)
@@ -141,7 +141,7 @@ def interval(values: Sequence[float]) -> Interval:
 
 
 def paired(one: Sequence[float], other: Sequence[float]) -> Interval:
-    """The interval of `other - one`, run by run on the same input."""
+    """Return the interval of `other - one`, run by run on the same input."""
     return interval([b - a for a, b in zip(one, other, strict=True)])
 
 

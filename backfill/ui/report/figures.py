@@ -105,12 +105,12 @@ class Figure:
     of: Callable[[Summary], float]
 
     def shown(self, value: float) -> str:
-        """The value for people, with its unit."""
+        """Write the value for people, with its unit."""
         unit = "" if self.unit == "x" else self.unit
         return f"{self._digits(value)} {unit}".rstrip()
 
     def change(self, by: float, within: float | None = None) -> str:
-        """A difference of two values for people, with its sign, and how sure it is."""
+        """Write a difference of two values for people, with its sign, and how sure it is."""
         places = len(self._digits(by).partition(".")[2])
         scale = 100.0 if self.unit == "%" else 1.0
         texts = [f"{scale * by:+.{places}f}"]

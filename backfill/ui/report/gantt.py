@@ -81,7 +81,7 @@ class Gantt:
             self._instances[key] = (at_s, look)
 
     def attempt(self, tale: JobTale, segments: Iterable[Segment], name: str) -> None:
-        """A low-priority job computed in these stretches."""
+        """Add the stretches in which a low-priority job computed."""
         for one in segments:
             span = GanttSpan(one.host, Look.LOW, name, one.start_s, one.end_s)
             self._low.append((one.node, span))
@@ -123,7 +123,7 @@ class Gantt:
 
 
 def _whole(spans: list[GanttSpan]) -> list[list[GanttSpan]]:
-    """The visits of an instance to a host: stretches that follow one another without a gap."""
+    """Yield the visits of an instance to a host: stretches that follow one another without a gap."""
     visits: list[list[GanttSpan]] = []
     for span in spans:
         if visits and span.start_s <= visits[-1][-1].end_s:

@@ -69,12 +69,12 @@ def cells(spans: Sequence[Stretch], start_s: float, end_s: float, columns: int) 
 
 
 def window_s(length_s: float) -> float:
-    """A round length of time that has room for `length_s` seconds."""
+    """Choose a round length of time that has room for `length_s` seconds."""
     return float(next((w for w in _WINDOWS_S if w >= length_s), length_s))
 
 
 def picture(timeline: Chart, width: int, height: int, colours: int = 0) -> RenderableType:
-    """The timelines above the latest events, in `height` lines of `width` columns.
+    """Draw the timelines above the latest events, in `height` lines of `width` columns.
 
     `colours`: how many the terminal has, 0 for none.
     """

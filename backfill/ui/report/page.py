@@ -56,7 +56,7 @@ class PageHead:
 
 
 def report_html(timeline: Chart, head: PageHead) -> str:
-    """The whole page. It needs nothing else: no script, no font, no picture from outside."""
+    """Make the whole page. It needs nothing else: no script, no font, no picture from outside."""
     body = "".join(
         (
             _header(timeline, head),
@@ -115,7 +115,7 @@ def _judgement(judgement: Judgement) -> str:
 
 
 def _figures(timeline: Chart) -> list[tuple[str, str]]:
-    """The few numbers by which one remembers it."""
+    """Return the few numbers by which one remembers it."""
     found = []
     claims = [c.answered_s - c.at_s for c in timeline.claims if c.evicted and c.ok]
     if claims:

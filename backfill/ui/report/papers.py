@@ -45,7 +45,7 @@ def _row(figure: PaperFigure, found: Mapping[str, Mapping[Measure, float]]) -> t
 
 
 def figure_text(measure: Measure, value: float) -> str:
-    """A figure with its unit, for people."""
+    """Write a figure with its unit, for people."""
     form, scale = _UNITS.get(measure, ("{:.1f} s", 1.0))
     return form.format(value * scale)
 

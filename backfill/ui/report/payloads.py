@@ -49,7 +49,7 @@ def rivals_section(rows: Sequence[Sequence[str]]) -> str:
 
 
 def figures(chart: Chart) -> list[tuple[str, str]]:
-    """The numbers by which one remembers it, and what they are."""
+    """Return the numbers by which one remembers it, and what they are."""
     if not chart.payload_days:
         return []
     all_of_it = together(chart.payload_days.values())

@@ -30,5 +30,5 @@ def rows(found: Sequence[PoolDay]) -> Iterator[tuple[str, ...]]:
 
 
 def documents(found: Sequence[PoolDay]) -> list[dict[str, object]]:
-    """The same as plain data."""
+    """Return the days as plain data."""
     return [asdict(day) for day in found]

@@ -134,7 +134,7 @@ def _data(setting: Setting, played: Sequence[Played]) -> dict[str, object]:
 
 
 def _run(setting: Setting, one: Played) -> dict[str, object]:
-    """The lanes of every host, and five numbers per stretch: see timelines.js."""
+    """Return the lanes of every host, and five numbers per stretch: see timelines.js."""
     spans = spans_of(setting, one)
     depth = dict.fromkeys(setting.node_names, 1)
     for span in spans:

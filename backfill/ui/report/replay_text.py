@@ -107,7 +107,7 @@ def as_json(setting: Setting, played: Sequence[Played]) -> dict[str, object]:
 
 
 def told_differences(played: Sequence[Played]) -> Iterator[str]:
-    """A sentence for each difference of the second policy from the first."""
+    """Yield a sentence for each difference of the second policy from the first."""
     one, other = played
     return differences(one.name, one.summaries, other.name, other.summaries)
 
@@ -151,7 +151,7 @@ def _row(setting: Setting, policy: str, tale: JobTale) -> str:
 
 
 def told_time(seconds: float) -> str:
-    """A length of time for people: `57 s`, `2 h 5 min`, `4 d 8 h`."""
+    """Write a length of time for people: `57 s`, `2 h 5 min`, `4 d 8 h`."""
     if seconds < 120:
         return f"{seconds:.0f} s"
     minutes, hours = round(seconds / 60), round(seconds / 3600)
@@ -161,7 +161,7 @@ def told_time(seconds: float) -> str:
 
 
 def time_text(trace: JobTrace, at_s: float) -> str:
-    """A simulated time as the trace would have written it."""
+    """Write a simulated time as the trace would have written it."""
     if at_s < 0:
         return ""
     shown = at_s - START_S + trace.submit[0] / trace.ticks_per_s

@@ -77,7 +77,7 @@ class TimeAxis:
 
 
 def number(value: float) -> str:
-    """A coordinate, short."""
+    """Write a coordinate, short."""
     return f"{value:.1f}".rstrip("0").rstrip(".")
 
 
@@ -115,13 +115,13 @@ class _Drawing:
         self.scale = TimeAxis(self.timeline.start_s, self.timeline.end_s)
 
     def axis(self) -> None:
-        """Times above; their lines are drawn when the height is known."""
+        """Draw the times above; their lines are drawn when the height is known."""
         for at_s in self.scale.ticks():
             text = _tick(at_s - self.timeline.start_s)
             self._text(self.scale.x(at_s), 18, text, "soft small", anchor="middle")
 
     def section(self, title: str, rows: tuple[Row, ...]) -> None:
-        """A heading and a row for each; what is too much is counted."""
+        """Draw a heading and a row for each; what is too much is counted."""
         if not rows:
             return
         self.y += 8
@@ -177,7 +177,7 @@ class _Drawing:
             self._text(x + 6, y + height / 2 + 4, label, css)
 
     def claims(self) -> None:
-        """A line through everything where a job pushed instances aside."""
+        """Draw a line through everything where a job pushed instances aside."""
         free = float("-inf")
         for claim in self.timeline.claims:
             if not claim.evicted:
@@ -194,7 +194,7 @@ class _Drawing:
                 free = x + len(text) * _LETTER + 10
 
     def moves(self) -> None:
-        """An arrow from host to host for each move."""
+        """Draw an arrow from host to host for each move."""
         for eviction in self.timeline.evictions:
             start = self._lanes.get((eviction.host, eviction.node))
             end = self._lanes.get((eviction.back_host, eviction.node))
@@ -211,7 +211,7 @@ class _Drawing:
             )
 
     def legend(self) -> None:
-        """The kinds that occur, and the grid, whose height is known now."""
+        """Draw the kinds that occur, and the grid, whose height is known now."""
         for at_s in self.scale.ticks():
             x = self.scale.x(at_s)
             self.below.append(_line("grid", x, 26, x, self.y + 4))
@@ -330,7 +330,7 @@ def _bar(bar: Bar, scale: TimeAxis, y: float) -> list[str]:
 
 
 def boot_bars(boot: Boot) -> list[Bar]:
-    """The calls of a start, and what the guest did in between."""
+    """Return bars for the calls of a start, and for what the guest did in between."""
     bars = [_of_step(step) for step in boot.steps]
     create = boot.step("create instance")
     if create is None or not boot.registered_s:

@@ -51,7 +51,7 @@ class StartSteps:
 
 
 def start_steps(boot: Boot) -> StartSteps | None:
-    """A start by the steps that are usual in the field; None for one that was not completed."""
+    """Divide a start into the steps that are usual in the field; None if it was not completed."""
     create = boot.step("create instance")
     if create is None or not boot.ready_s or not boot.registered_s:
         return None
@@ -187,7 +187,7 @@ def _summary_row(name: str, share: float, found: Sequence[EvictionMark]) -> str:
 
 
 def _quantile(values: Sequence[float], share: float) -> float | None:
-    """The smallest value that at least this share of all values do not exceed."""
+    """Return the smallest value that at least this share of all values do not exceed."""
     if not values:
         return None
     return sorted(values)[max(0, math.ceil(share * len(values)) - 1)]

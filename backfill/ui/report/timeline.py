@@ -123,7 +123,7 @@ class Boot:
     marks: tuple[tuple[str, float], ...] = ()
 
     def step(self, name: str) -> Step | None:
-        """The last try of the call with this name."""
+        """Return the last try of the call with this name."""
         return next((s for s in reversed(self.steps) if s.name == name), None)
 
 
@@ -182,7 +182,7 @@ class Chart:
         return max(self.end_s - self.start_s, 0.001)
 
     def named(self, text: str) -> str:
-        """The text with the names of jobs behind their numbers."""
+        """Put the names of jobs behind their numbers."""
         return _JOB.sub(lambda m: self._with_name(m.group(0), m.group(1)), text)
 
     def _with_name(self, whole: str, job_id: str) -> str:
@@ -194,7 +194,7 @@ _JOB = re.compile(r"\bjob (\d+(?:[_+]\d+)?)\b(?! \()")
 
 
 def natural(name: str) -> tuple[object, ...]:
-    """A key to sort names with numbers by: vn2 before vn10."""
+    """Make a key to sort names with numbers by: vn2 before vn10."""
     parts = re.split(r"(\d+)", name)
     return tuple((1, int(p), "") if p.isdigit() else (0, 0, p) for p in parts)
 
@@ -219,7 +219,7 @@ def _in_lane(span: Stretch, lane: int) -> Stretch:
 
 
 def runs_of(spans: Iterable[Stretch], host: str) -> list[list[Stretch]]:
-    """The spans on `host`, grouped into stays without a break."""
+    """Group the spans on `host` into stays without a break."""
     stays: list[list[Stretch]] = []
     for span in spans:
         if host not in span.hosts:

@@ -52,7 +52,7 @@ class Places:
 
 
 def policy(survey: Survey, wishes: Wishes, places: Places) -> dict[str, Any]:
-    """The policy file's content."""
+    """Write the policy file's content."""
     by_name = {host.node.name: host for host in survey.hosts}
     return {
         "cluster": survey.settings.cluster,
@@ -100,7 +100,7 @@ def policy(survey: Survey, wishes: Wishes, places: Places) -> dict[str, Any]:
 
 
 def catalogue(wishes: Wishes) -> dict[str, Any]:
-    """The image catalogue's content."""
+    """Write the image catalogue's content."""
     found = image_in(Path(wishes.image), wishes.emulated)
     return {
         "images": {
@@ -116,7 +116,7 @@ def catalogue(wishes: Wishes) -> dict[str, Any]:
 
 
 def needs(survey: Survey, wishes: Wishes) -> Needs:
-    """What slurm.conf has to offer."""
+    """Return what slurm.conf has to offer."""
     fixed = int(survey.settings.raw.get("FixedNodes", "0")) or len(survey.hosts)
     wanted = fixed + len(parse_hostlist(wishes.names)) + _ROOM
     return Needs(wishes.partition, _FEATURE, wanted, _ANSWER_S + _MARGIN_S)
@@ -149,7 +149,7 @@ def steps(survey: Survey, wishes: Wishes, places: Places) -> Sequence[Step]:
 
 
 def for_hosts(wishes: Wishes, places: Places) -> Sequence[Step]:
-    """The script for the hosts, which brings them the files as they are here now."""
+    """Write the script for the hosts, which brings them the files as they are here now."""
     found = {}
     for name in ("backfill.conf", "cgroup.conf", places.conf.name):
         beside = places.conf.parent / name
@@ -226,7 +226,7 @@ def _hooks(survey: Survey, places: Places) -> Sequence[Step]:
 
 
 def drop_in_text(survey: Survey, wishes: Wishes, places: Places) -> str:
-    """What is added to the unit: who the daemon is, where it may write, and what it may not do."""
+    """Write what is added to the unit: who the daemon is, where it may write, what it may not do."""
     state = survey.settings.raw.get("StateSaveLocation", "")
     paths = " ".join(f"-{path}" for path in (wishes.directory, str(places.conf.parent), state) if path)
     if wishes.user == "root":

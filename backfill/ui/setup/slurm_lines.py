@@ -53,7 +53,7 @@ def with_our_lines(text: str, needs: Needs) -> str:
 
 
 def _settings(text: str, needs: Needs) -> Mapping[str, str]:
-    """The settings whose values do not do, with those that would."""
+    """Return the settings whose values do not do, with those that would."""
     wanted: dict[str, str] = {}
     if _value(text, "SelectType") != "select/cons_tres":
         wanted["SelectType"] = "select/cons_tres"
@@ -85,7 +85,7 @@ def _pattern(key: str) -> re.Pattern[str]:
 
 
 def _value(text: str, key: str) -> str:
-    """The value that counts, the last one."""
+    """Return the value that counts, the last one."""
     found = _pattern(key).findall(text)
     return str(found[-1][1]) if found else ""
 

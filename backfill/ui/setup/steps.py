@@ -51,7 +51,7 @@ class WriteFile:
     owner: Owner
 
     def shown(self) -> str:
-        """What it would change, as a diff; empty: nothing."""
+        """Show what it would change, as a diff; empty: nothing."""
         now = _read(self.path)
         if now == self.content:
             return "" if _owner(self.path) == self.owner else f"give {self.path} to {_told(self.owner)}"
@@ -80,7 +80,7 @@ class MakeFolder:
     owner: Owner
 
     def shown(self) -> str:
-        """What it would change; empty: nothing."""
+        """Show what it would change; empty: nothing."""
         if not self.path.is_dir():
             return f"make {self.path} ({_told(self.owner)})"
         return "" if _owner(self.path) == self.owner else f"give {self.path} to {_told(self.owner)}"

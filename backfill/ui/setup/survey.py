@@ -100,7 +100,7 @@ def survey(conf: Path, names: Sequence[str], uri: str) -> Survey:
 
 
 def _controller(settings: SlurmSettings) -> str:
-    """The address of the first slurmctld; its name where nobody knows it."""
+    """Return the address of the first slurmctld; its name where nobody knows it."""
     first = next((v for k, v in sorted(settings.raw.items()) if k.startswith("SlurmctldHost")), "localhost")
     named = re.match(r"([^()]+)(?:\((.*)\))?", first)
     word = (named[2] or named[1]) if named else first

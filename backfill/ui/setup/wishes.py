@@ -104,7 +104,7 @@ _QUESTIONS = {
 
 
 def _mounts(survey: Survey, directory: str) -> tuple[str, ...]:
-    """What guests need as the hosts do; not the directory of instances, which is none of their business."""
+    """Choose mounts that guests need too: not the directory of instances, which is not their business."""
     places = {line: line.split()[1] for line in survey.mounts}
     return tuple(line for line, place in places.items() if not Path(directory).is_relative_to(place))
 

@@ -26,7 +26,7 @@ _csrf = APIKeyHeader(
 
 
 def gateway_of(request: Request) -> Gateway:
-    """The application's gateway to the daemon."""
+    """Return the application's gateway to the daemon."""
     found: Gateway = request.app.state.gateway
     return found
 

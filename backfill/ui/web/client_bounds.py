@@ -141,7 +141,7 @@ class PatientProtocol(H11Protocol):
         self._before = self.cycle
 
     def _look(self) -> None:
-        """The same request as at the look before is under way, or none has come since: hang up."""
+        """Hang up if the same request as at the look before is under way, or none has come since."""
         cycle = self.cycle  # None before the first request, whatever its type says
         if cycle is self._before and getattr(cycle, "response_complete", True):
             self.transport.close()

@@ -25,7 +25,7 @@ Documented = dict[int | str, dict[str, Any]]
 
 
 def troubles(**texts: str) -> Documented:
-    """What OpenAPI tells of errors: `_404="There is none."`."""
+    """Make what OpenAPI tells of errors: `_404="There is none."`."""
     return {
         int(name[1:]): {"model": answers.Trouble, "description": text} for name, text in sorted(texts.items())
     }
@@ -50,14 +50,14 @@ Known = Annotated[str, Header(alias="If-None-Match", max_length=1024)]
 
 
 def page(answer: Answer, name: str, key: Callable[[dict[str, Any]], str], after: str, limit: int) -> Answer:
-    """The entries behind `after` in order of their keys, so many at most, and how to go on."""
+    """Return the entries behind `after` in order of their keys, so many at most, and how to go on."""
     behind = sorted((e for e in answer[name] if not after or key(e) > after), key=key)
     more = len(behind) > limit
     return {**answer, name: behind[:limit], "next": key(behind[limit - 1]) if more else None}
 
 
 def told(answer: Answer, known: str = "") -> Response:
-    """The answer as it is, or that nothing is new about it."""
+    """Answer as the daemon does, or that nothing is new about it."""
     lasting = {key: value for key, value in answer.items() if key not in _PASSING}
     tag = f'W/"{sha256(json.dumps(lasting).encode()).hexdigest()[:32]}"'
     headers = {**HEADERS, "ETag": tag}
@@ -70,7 +70,7 @@ _MORE = {401: {"WWW-Authenticate": "Bearer"}, 429: {"Retry-After": "10"}, 503: {
 
 
 async def no_answer(_: Request, error: Exception) -> Response:
-    """The daemon does not answer, or with an error."""
+    """Tell that the daemon does not answer, or with an error."""
     assert isinstance(error, AskError)
     status = 503 if error.answer is None else _STATUS.get(error.answer.get("kind", ""), 409)
     return trouble(status, str(error), _MORE.get(status))
@@ -85,7 +85,7 @@ async def refused(_: Request, error: Exception) -> Response:
 
 
 async def not_understood(_: Request, error: Exception) -> Response:
-    """A parameter is not what it must be."""
+    """Tell that a parameter is not what it must be."""
     assert isinstance(error, RequestValidationError)
     first = error.errors()[0]
     place = ".".join(str(part) for part in first["loc"])
@@ -93,5 +93,5 @@ async def not_understood(_: Request, error: Exception) -> Response:
 
 
 def trouble(status: int, sentence: str, headers: dict[str, str] | None = None) -> Response:
-    """An error: one sentence."""
+    """Answer with an error: one sentence."""
     return JSONResponse({"error": sentence}, status, headers={**HEADERS, **(headers or {})})

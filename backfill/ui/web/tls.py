@@ -89,7 +89,7 @@ def _make(cert: Path, key: Path, now_s: float) -> None:
 
 
 def fingerprint(cert: Path) -> str:
-    """The SHA-256 of a certificate, as browsers show it."""
+    """Return the SHA-256 of a certificate, as browsers show it."""
     found = x509.load_pem_x509_certificate(cert.read_bytes())
     digest = sha256(found.public_bytes(serialization.Encoding.DER)).hexdigest().upper()
     return ":".join(digest[i : i + 2] for i in range(0, len(digest), 2))

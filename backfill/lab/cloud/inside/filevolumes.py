@@ -13,14 +13,14 @@ class FileDriver(driver.VolumeDriver):
     """All compute hosts share one file system here, so that nothing is exported or mounted."""
 
     def check_for_setup_error(self):
-        """The directory is made with the cloud."""
+        """Check nothing: the directory is made with the cloud."""
 
     def local_path(self, volume):
         """Return the path of a volume."""
         return str(Path(self.configuration.safe_get("volumes_dir"), volume["name"]))
 
     def create_volume(self, volume):
-        """An empty one."""
+        """Create an empty one."""
         self._resize(volume, volume["size"])
 
     def delete_volume(self, volume):

@@ -23,7 +23,7 @@ def image(cloud, name, path, disk_format, container, **properties):
 
 
 def images(cloud, parts):
-    """The guest with its slurmd, and one that only counts on its console; both boot by kernel."""
+    """Upload the guest with its slurmd, and one that only counts on its console; both boot by kernel."""
     kernel = image(cloud, "kernel", parts / "kernel", "aki", "aki")
     initrd = image(cloud, "initrd", parts / "initrd", "ari", "ari")
     cmdline = (parts / "cmdline").read_text()

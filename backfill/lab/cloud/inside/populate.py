@@ -59,7 +59,7 @@ def resources(cloud):
 
 
 def network_of(cloud):
-    """A network of the project's own: only there a member may choose a port's address."""
+    """Make a network of the project's own: only there a member may choose a port's address."""
     network = cloud.network.create_network(name="nodes")
     cloud.network.create_subnet(
         network_id=network.id,
@@ -72,7 +72,7 @@ def network_of(cloud):
 
 
 def project(cloud, name):
-    """A project with one member, who leaves an application credential."""
+    """Make a project with one member, who leaves an application credential."""
     made = cloud.identity.create_project(name=name, domain_id="default")
     user = cloud.identity.create_user(
         name=name, password=name, domain_id="default", default_project_id=made.id

@@ -66,7 +66,7 @@ def _be_privileged_in_this_process():
 
 
 def _steady_fake_hosts():
-    """The fake driver invents node ids in every process; a restart must find its hosts again."""
+    """Make the fake driver's node ids of names: it invents them, and a restart must find its hosts."""
     from nova.compute import manager
     from nova.virt import fake
 
@@ -127,7 +127,7 @@ def _start_nova(etc, computes, guests):
 
 
 def _ask_the_machine_nothing(driver, host):
-    """These are several hosts on one machine, and it is not for them alone."""
+    """Ask the machine nothing: several hosts are on it, and it is not for them alone."""
     # Nova reads one id per machine out of a file.
     node = str(uuid.uuid5(uuid.NAMESPACE_DNS, host))
     driver._host.get_node_uuid = lambda: node
@@ -143,7 +143,7 @@ def _ask_the_machine_nothing(driver, host):
 
 
 def _shorten_names_of_cards(driver):
-    """The fake driver's words for maker and product are too long for a real database."""
+    """Shorten the fake driver's words for maker and product: a real database has no room for them."""
     whole = driver.get_available_resource
 
     def shortened(nodename):
@@ -212,7 +212,7 @@ def cinder(etc):
 
 
 def application(name, etc, computes, guests):
-    """The WSGI application of one service."""
+    """Make the WSGI application of one service."""
     if name == "nova":
         return nova(etc, computes, guests)
     os.environ[f"OS_{name.upper()}_CONFIG_DIR"] = str(etc)

@@ -81,7 +81,7 @@ def _other_key(kind: str, around: SurroundingsEntry | None) -> Iterator[Finding]
 
 
 def programs(facts: Facts) -> Iterator[Finding]:
-    """What the daemon starts is installed."""
+    """Check that what the daemon starts is installed."""
     for tool in facts.tools_missing:
         package = _PACKAGES.get(tool, tool)
         yield Finding(Defect.SHORT_OF_TOOLS, tool, f"{tool} is not installed", f"apt install {package}")
@@ -95,7 +95,7 @@ def programs(facts: Facts) -> Iterator[Finding]:
 
 
 def _journal(facts: Facts, place: PlaceFacts) -> Iterator[Finding]:
-    """The state directory, what lies there, and how much more can."""
+    """Check the state directory, what lies there, and how much more can."""
     who, path = facts.who.name, facts.config.daemon.state_dir
     if place.problem:
         what, mend = f"{who} cannot write {path}: {place.problem}", f"install -d -m 750 -o {who} {path}"
@@ -109,7 +109,7 @@ def _journal(facts: Facts, place: PlaceFacts) -> Iterator[Finding]:
 
 
 def places(facts: Facts) -> Iterator[Finding]:
-    """The daemon may write its journal, listen, and hold its lease."""
+    """Check that the daemon may write its journal, listen, and hold its lease."""
     who, daemon = facts.who.name, facts.config.daemon
     if facts.state_dir is not None:
         yield from _journal(facts, facts.state_dir)
@@ -216,7 +216,7 @@ def directories(facts: Facts) -> Iterator[Finding]:
 
 
 def _closed(facts: Facts, path: str, place: PlaceFacts) -> Iterator[Finding]:
-    """A directory on the way that QEMU's user may not enter."""
+    """Find a directory on the way that QEMU's user may not enter."""
     if place.closed_at is None:
         return
     at, owner, group = place.closed_at
@@ -271,7 +271,7 @@ def salt(facts: Facts) -> Iterator[Finding]:
 
 
 def pool(facts: Facts) -> Iterator[Finding]:
-    """The pool is asked with a token that is good, and closed to others."""
+    """Check that the pool is asked with a token that is good, and closed to others."""
     seen, entry = facts.pool, facts.config.condor
     if seen is None or entry is None:
         return

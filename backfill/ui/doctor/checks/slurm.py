@@ -52,7 +52,7 @@ def _as_told(defect: Defect, facts: Facts, sentence: str, grade: Grade) -> Findi
 
 
 def settings(facts: Facts) -> Iterator[Finding]:
-    """The settings of slurm.conf that the daemon itself does not refuse to do without."""
+    """Check the settings of slurm.conf that the daemon itself does not refuse to do without."""
     if facts.slurm is None:
         return
     raw = facts.slurm.settings.raw
@@ -107,7 +107,7 @@ def _conf(defect: Defect, what: str, mend: str, grade: Grade = Grade.FAULT) -> F
 
 
 def guests_cgroups(facts: Facts) -> Iterator[Finding]:
-    """A guest without systemd can do what ProctrackType asks of its slurmd."""
+    """Check that a guest without systemd can do what ProctrackType asks of its slurmd."""
     if facts.slurm is None or "proctrack/cgroup" not in facts.slurm.settings.raw.get("ProctrackType", ""):
         return
     text = facts.slurm.conf.get("cgroup.conf")
@@ -178,7 +178,7 @@ def _overlap(nodes: str, facts: Facts) -> bool:
 
 
 def host_nodes(facts: Facts) -> Iterator[Finding]:
-    """The hosts' own Slurm nodes answer and are open."""
+    """Check that the hosts' own Slurm nodes answer and are open."""
     if facts.slurm is None:
         return
     for host in facts.config.hosts:
@@ -239,13 +239,13 @@ def _copies_on(facts: Facts, slurm: SlurmFacts, host: HostFacts) -> Iterator[Fin
 
 
 def _meaning(text: str) -> list[str]:
-    """The lines that count."""
+    """Return the lines that count."""
     lines = (re.sub(r"(?<!\\)#.*", "", line).strip() for line in text.splitlines())
     return [line for line in lines if line]
 
 
 def hooks(facts: Facts) -> Iterator[Finding]:
-    """A hook that slurm.conf names is heard by the daemon, or by one like it."""
+    """Check that a hook that slurm.conf names is heard by the daemon, or by one like it."""
     if facts.slurm is None:
         return
     on_host = facts.config.slurm.hooks.place is HookPlaceKind.HOST
