@@ -49,7 +49,7 @@ _RPM_PARTS = ("pyyaml", "rich", "markdown-it-py", "mdurl", "pygments")
 
 
 def build_wheel(out: Path) -> list[Path]:
-    """The wheel with all that a site needs, and the source archive."""
+    """Build the wheel with all that a site needs, and the source archive."""
     run(uv(), "build", "--quiet", "--python", sys.executable, "--out-dir", out, ROOT)
     (out / ".gitignore").unlink(missing_ok=True)
     return [out / WHEEL, out / SOURCES]
@@ -97,7 +97,7 @@ def forget_origin(site: Path) -> None:
 
 
 def build_sbom(out: Path) -> list[Path]:
-    """The list of parts with their versions and sums, in CycloneDX's form."""
+    """Write the list of parts with their versions and sums, in CycloneDX's form."""
     path = out / f"backfill-{VERSION}.cdx.json"
     run(
         tools_python("package"),
@@ -138,7 +138,7 @@ def needed(out: Path, name: str) -> Path:
 
 
 def build_deb12(out: Path) -> list[Path]:
-    """The package for Debian 12, with an environment of its own inside."""
+    """Build the package for Debian 12, with an environment of its own inside."""
     with tempfile.TemporaryDirectory() as folder:
         wheelhouse = Path(folder) / "wheelhouse"
         fetch = (
@@ -157,7 +157,7 @@ def build_deb12(out: Path) -> list[Path]:
 
 
 def build_deb13(out: Path) -> list[Path]:
-    """The package for Debian 13, with Debian's own Python packages."""
+    """Build the package for Debian 13, with Debian's own Python packages."""
     return build_deb(out, "trixie", DEB13, "deb13", {})
 
 
@@ -202,7 +202,7 @@ def fill(path: Path, version: str) -> None:
 
 
 def build_rpm(out: Path) -> list[Path]:
-    """The package for Enterprise Linux 9 and 10: built here, never run there."""
+    """Build the package for Enterprise Linux 9 and 10: built here, never run there."""
     with tempfile.TemporaryDirectory() as folder:
         top = Path(folder) / "rpm"
         for name in ("SOURCES", "SPECS", "RPMS"):

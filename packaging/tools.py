@@ -35,7 +35,7 @@ def commit_s() -> int:
 
 
 def uv() -> str:
-    """The uv that the set-up installs, where the machine has none of its own."""
+    """Return the uv that the set-up installs, where the machine has none of its own."""
     return shutil.which("uv") or str(cache_root() / "uv/bin/uv")
 
 

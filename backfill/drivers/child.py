@@ -40,7 +40,7 @@ class Child:
     _turn: threading.Lock = field(default_factory=threading.Lock)
 
     def ask(self, request: dict[str, Any]) -> dict[str, Any]:
-        """The answer to a request.
+        """Answer a request.
 
         `broken` when it cannot be started or ends, UnreachableError when it is silent,
         BadOutputError when it answers something else than a JSON object.

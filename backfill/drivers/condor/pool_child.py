@@ -42,7 +42,7 @@ def places(htcondor: Any) -> list[Any]:
 
 
 def observe(htcondor: Any, asked: dict[str, Any]) -> dict[str, Any]:
-    """What waits, up to `most`, and the latest runs, up to `runs` of each access point."""
+    """Tell what waits, up to `most`, and the latest runs, up to `runs` of each access point."""
     own = asked["constraint"]
     constraint = f"{WAITING} && ({own})" if own else WAITING
     idle, runs = 0, []
@@ -56,7 +56,7 @@ def observe(htcondor: Any, asked: dict[str, Any]) -> dict[str, Any]:
 
 
 def ended(schedd: Any, most: int) -> Iterator[Any]:
-    """Records of the latest runs. An access point without a record of each run has none to tell."""
+    """Yield records of the latest runs. An access point that records no single runs has none to tell."""
     if most:
         yield from schedd.jobEpochHistory("true", projection=list(RUN), match=most)
 
@@ -77,7 +77,7 @@ def run(ad: Any, access_point: str) -> dict[str, Any]:
 
 
 def number(ad: Any, name: str) -> int:
-    """A whole number; 0 where the record does not have it."""
+    """Read a whole number; 0 where the record does not have it."""
     value = ad.get(name)
     return int(value) if isinstance(value, int | float) else 0
 

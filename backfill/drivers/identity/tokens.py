@@ -59,7 +59,7 @@ class SlurmTokens:
         return TokenClaim(user, float(found["exp"]))
 
     def _verified(self, token: str, head: dict[str, Any]) -> dict[str, Any]:
-        """The algorithm is ours to choose: that of the key, never what the token asks for."""
+        """Verify the token by the key's own algorithm, never by the one that the token asks for."""
         algorithm = str(head.get("alg", ""))
         if algorithm in _HASHED and self._key is not None:
             key = self._secret(self._key)
@@ -101,7 +101,7 @@ class SlurmTokens:
         return found
 
     def _read(self, path: Path, make: Any, *, private: bool) -> Any:
-        """The file as `make` understands it, read again when it has changed."""
+        """Return the file as `make` understands it, read again when it has changed."""
         try:
             with path.open("rb") as file:
                 status = os.fstat(file.fileno())

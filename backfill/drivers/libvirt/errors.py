@@ -85,7 +85,7 @@ def lost(error: libvirt.libvirtError) -> bool:
 
 
 def translate(error: libvirt.libvirtError, subject: str, host: str) -> DriverError:
-    """The typed error for `error`, which came up while `subject` was handled on `host`."""
+    """Make the typed error for `error`, which came up while `subject` was handled on `host`."""
     text, kind = _text(error), _kind(error)
     if kind is UnreachableError:
         return kind(subject, f"no answer through libvirt on {host}: {text}")

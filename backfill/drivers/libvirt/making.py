@@ -169,7 +169,7 @@ def _document(
 
 
 def _parent_seed(pool: Pool, spec: InstanceSpec, canary: bool) -> bytes:
-    """The seed of a parent, or of the canary that tries it out."""
+    """Make the seed of a parent, or of the canary that tries it out."""
     return _seed(pool, spec, os.urandom(ENTROPY_BYTES) if canary else b"", canary)
 
 

@@ -83,7 +83,7 @@ def _may_chown() -> bool:
 
 
 def file_system_of(path: Path, mounts: str) -> str:
-    """The kind of file system on which a path is, by the text of /proc/self/mountinfo."""
+    """Find the kind of file system on which a path is, by the text of /proc/self/mountinfo."""
     best, kind = -1, "unknown"
     for line in mounts.splitlines():
         about, _, rest = line.partition(" - ")

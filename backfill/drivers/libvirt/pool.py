@@ -104,7 +104,7 @@ class Pool:
         self._own = {host: Store(d, cluster) for host, d in self.config.directories.items()}
 
     def on(self, host: str) -> Hypervisor:
-        """The hypervisor of `host`. NotFoundError when it is none of ours."""
+        """Return the hypervisor of `host`. NotFoundError when it is none of ours."""
         if host not in self.hypervisors:
             known = ", ".join(self.hypervisors)
             raise NotFoundError(host, "is no host of this pool", f"its hosts are {known}")
@@ -163,12 +163,12 @@ class Pool:
         )
 
     def find(self, host: str, name: str) -> Domain | None:
-        """The domain if it exists and is ours."""
+        """Return the domain if it exists and is ours."""
         domain = self.on(host).find(name)
         return domain if self.ours(domain) else None
 
     def need(self, host: str, name: str) -> tuple[Domain, Instance]:
-        """The domain and what it means. NotFoundError when it is not there or not ours,
+        """Return the domain and what it means. NotFoundError when it is not there or not ours,
         UnreadableError when it cannot be told what it means."""
         domain = self.find(host, name)
         instance = self.instance(host, domain) if domain is not None else None
@@ -180,7 +180,7 @@ class Pool:
         return domain, instance
 
     def instance(self, host: str, domain: Domain) -> Instance | None:
-        """The instance that a domain of ours is; None for anybody else's."""
+        """Return the instance that a domain of ours is; None for anybody else's."""
         if domain.label is None or not self.ours(domain):
             return None
         unknown: list[str] = []

@@ -310,7 +310,7 @@ class LibvirtProvider:
         leaks.remove_leak(self._pool, name, older_s)
 
     def console(self, host: str, name: str) -> str:
-        """The last lines of the guest's console; empty when it has not written yet."""
+        """Read the last lines of the guest's console; empty when it has not written yet."""
         self._pool.on(host)
         store = self._pool.store_on(host)
         if not store.exists(name):

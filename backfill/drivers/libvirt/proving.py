@@ -93,7 +93,7 @@ def _stamp(volume: Any) -> str:
 
 
 def _directory(connection: Any, host: str, root: Path) -> str | None:
-    """What libvirtd writes there has to be seen here: that is so only where both share it.
+    """Return a directory in which we see what libvirtd writes: there is one only where both share it.
 
     The cluster's own directory is made with its first instance; until then the one above is tried.
     """
@@ -221,7 +221,7 @@ class HostProofs:
             work.join(max(0.0, until_s - time.monotonic()))
 
     def forget(self, host: str) -> None:
-        """The host was out of reach: it may have booted anew since, without its mounts."""
+        """Forget what was proven of a host that was out of reach: it may have booted anew, without mounts."""
         with self._lock:
             known = self._proofs.get(host)
             if known is not None and known.ended_s is not None:

@@ -96,7 +96,7 @@ def _refuse_if_just_written(name: str, image: Path) -> None:
 
 
 def own_disks(pool: Pool, host: str, name: str, state: InstanceState) -> None:
-    """An instance that stands still may have come here so: make sure that it can leave again."""
+    """Make sure that an instance that stands still, and may have come here so, can leave again."""
     if state is InstanceState.PAUSED:
         give_disk(pool, host, name)
         pool.on(host).own_disks(name)

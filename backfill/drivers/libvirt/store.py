@@ -36,7 +36,7 @@ class Store:
         self.root = Path(directory) / check_name(cluster)
 
     def home(self, name: str) -> Path:
-        """The instance's own folder. RefusedError for a name that cannot be one."""
+        """Return the instance's own folder. RefusedError for a name that cannot be one."""
         return self.root / check_name(name)
 
     @property
@@ -62,12 +62,12 @@ class Store:
         (self.home(name) / "parent").write_text(f"{parent}\n")
 
     def lean_again(self, name: str, document: str) -> None:
-        """The same for an instance that is put back as its domain document describes it."""
+        """Note the parent again of an instance that is put back as its domain document describes it."""
         for parent in parents_in(document):
             self.lean_on(name, parent)
 
     def leans_on(self, name: str) -> Path | None:
-        """The parent without whose files the instance cannot live; None for most."""
+        """Return the parent without whose files the instance cannot live; None for most."""
         noted = read_text(name, self.home(name) / "parent")
         return None if noted is None else Path(noted.strip())
 

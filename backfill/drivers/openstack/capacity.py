@@ -68,7 +68,7 @@ class Gauge:
         }
 
     def quota(self) -> ProjectQuota:
-        """The project's, at most `usage_s` old."""
+        """Return the project's quota, at most `usage_s` old."""
         now_s = time.monotonic()
         if self._quota is None or now_s - self._quota[0] > self._cloud.config.patience.usage_s:
             self._quota = (now_s, self._read_quota())
@@ -177,7 +177,7 @@ def size_of(server: Server) -> Resources:
 
 
 def asked_of(server: Server) -> Resources:
-    """The instance that it is for us."""
+    """Return what it asks of the quota."""
     return Resources(int(mark(server, "cpus") or 0), int(mark(server, "memory_mb") or 0))
 
 

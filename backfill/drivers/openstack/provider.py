@@ -77,7 +77,7 @@ class OpenStackProvider:
         return None if server is None else instance_of(server, host)
 
     def console(self, host: str, name: str) -> str:
-        """The last lines of the guest's console; for a server in ERROR, why it is."""
+        """Read the last lines of the guest's console; for a server in ERROR, why it is."""
         cloud = self._cloud(host)
         server = cloud.need(host, name)
         if fault_of(server):
@@ -165,7 +165,7 @@ class OpenStackProvider:
         return self._clouds[place.cloud]
 
     def _alive(self, host: str) -> Cloud:
-        """The host's cloud. What is sent to a dead compute host would hang there for ever."""
+        """Return the host's cloud. What is sent to a dead compute host would hang there for ever."""
         cloud = self._cloud(host)
         if self._config.places[host].compute:
             self._room(cloud, host)
@@ -212,7 +212,7 @@ class OpenStackProvider:
         return seen.size
 
     def _awake(self, host: str, name: str) -> str:
-        """The address of a guest that can answer."""
+        """Return the address of a guest that can answer."""
         server = self._cloud(host).need(host, name)
         state = instance_of(server, host).state
         if state is not InstanceState.RUNNING:

@@ -28,7 +28,7 @@ _ID = re.compile(r"(?P<node>.+)\.g(?P<generation>[1-9][0-9]*)")
 
 
 def minion_id(node: str, generation: int) -> str:
-    """The minion's name: a node's next generation is a stranger to the master until enrolled."""
+    """Name the minion: a node's next generation is a stranger to the master until enrolled."""
     return f"{node}.g{generation}" if generation else node
 
 
@@ -57,7 +57,7 @@ class SaltProvisioner:
         _listed(self._ask("states", id="nobody", grains=_grains("nobody", "127.0.0.1"), keep=False))
 
     def enrol(self, node: str, generation: int, address: str) -> dict[str, bytes]:
-        """A new key, what the node's states would write, and the list of all that they come to.
+        """Make a new key, what the node's states would write, and the list of all that they come to.
 
         So the first run finds nothing to do, and the guest can tell as much before it.
         """
@@ -168,7 +168,7 @@ def _grains(node: str, address: str) -> Answer:
 
 
 def _listed(rendered: Answer) -> bytes:
-    """The list of what states come to that were rendered at the master."""
+    """Make the list of what states come to that were rendered at the master."""
     if rendered["errors"]:
         told = "; ".join(rendering_error(e, rendered["folders"]) for e in rendered["errors"])
         raise DriverError(

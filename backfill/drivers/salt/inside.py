@@ -69,12 +69,12 @@ class Master:
         return dict(found or {})
 
     def make_key(self, id: str) -> dict[str, Any]:  # noqa: A002
-        """A fresh accepted key pair, whatever was there; with the master's own public key."""
+        """Make a fresh accepted key pair, whatever was there; add the master's own public key."""
         made = self._turn("key.gen_accept", id_=id, keysize=_KEY_BITS, force=True)
         return {"private": made["priv"], "public": made["pub"], "master": self._public.read_text()}
 
     def states(self, id: str, grains: dict[str, Any], keep: bool = True) -> dict[str, Any]:  # noqa: A002
-        """This machine's low state, rendered here from the master's own tree and pillar.
+        """Render a machine's low state here from the master's own tree and pillar.
 
         `keep`: so that `again` can be asked for it.
         """

@@ -37,7 +37,7 @@ class SaltLink:
         self._numbers = itertools.count(1)
 
     def ask(self, verb: str, patience_s: float, **arguments: object) -> Answer:
-        """The answer to one request. UnreachableError when none comes in time."""
+        """Return the answer to one request. UnreachableError when none comes in time."""
         number, reply = next(self._numbers), SimpleQueue[Answer]()
         self._waiting[number] = reply
         try:

@@ -48,13 +48,13 @@ _UNDERSTOOD = {
 
 
 def whole_files(states: Sequence[State]) -> dict[str, bytes]:
-    """The files that the states write out of nothing but their own text, by path."""
+    """Return the files that the states write out of nothing but their own text, by path."""
     texts = {_name(s): _text(s) for s in _lasting(states) if _kind(s) == "file.managed"}
     return {path: text for path, text in texts.items() if text}
 
 
 def stated(states: Sequence[State], doubt: str | None = None) -> bytes:
-    """The list for the guest. `doubt`: why the states may be others where they are run."""
+    """Write the list for the guest. `doubt`: why the states may be others where they are run."""
     lines = [_line(state) for state in _lasting(states)]
     if doubt:
         lines.append(f"run {doubt}\n".encode())

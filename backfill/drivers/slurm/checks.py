@@ -17,7 +17,7 @@ _LONGEST = 1000
 
 
 def checked(text: str, pattern: re.Pattern[str], what: str) -> str:
-    """The text, if Slurm can take it for one name and nothing else; RefusedError otherwise."""
+    """Return the text if Slurm can take it for one name and nothing else; RefusedError otherwise."""
     if pattern.fullmatch(text) is None:
         raise RefusedError(repr(text), f"this is no {what}")
     return text
@@ -69,5 +69,5 @@ def one_line(text: str) -> str:
 
 
 def reason_text(text: str) -> str:
-    """The same as scontrol would have it for a reason: it takes quotes off both ends."""
+    """Return a reason as scontrol would have it: it takes quotes off both ends."""
     return one_line(text).strip(' "')

@@ -177,7 +177,7 @@ class Running:
 
 
 def meaning_of(subject: str, what: str, status: int, complaint: str) -> DriverError:
-    """The typed error for a tool's exit status and what it wrote to standard error."""
+    """Make the typed error for a tool's exit status and what it wrote to standard error."""
     lines = [line.strip() for line in complaint.splitlines() if line.strip()]
     said = re.sub(r"^(slurm_\w+|\w+: )?\s*error:\s*", "", lines[-1]) if lines else ""
     for pattern, kind, remedy in _MEANINGS:

@@ -101,7 +101,7 @@ class SlurmManager(SlurmReader):
     # --- what a way of registering needs -------------------------------------------------------
 
     def raw_node(self, name: str) -> Node | None:
-        """The node as Slurm shows it, nothing hidden."""
+        """Read the node as Slurm shows it, nothing hidden."""
         return self.raw_nodes([name]).get(name)
 
     def raw_nodes(self, names: Sequence[str]) -> dict[str, Node]:
@@ -459,7 +459,7 @@ class SlurmManager(SlurmReader):
 
 
 def _whole(job_id: str) -> str:
-    """A job, and of a component of a heterogeneous one all of it, which has its leader's number."""
+    """Name a job; a component of a heterogeneous one stands for all of it, by its leader's number."""
     return job_id.partition("+")[0]
 
 

@@ -99,7 +99,7 @@ class Lookup:
         self.commands.run(["scontrol", "update", f"NodeName={name}", f"NodeAddr={address}"], name)
 
     def _used(self, names: Iterable[str]) -> dict[str, str]:
-        """The addresses to which slurmctld sends, by node; none where it does not tell."""
+        """Ask for the addresses to which slurmctld sends, by node; none where it does not tell."""
         try:
             output = self.commands.run(["scontrol", "getaddrs", fold_hostlist(names)])
         except UnreachableError:

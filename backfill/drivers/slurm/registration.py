@@ -38,7 +38,7 @@ class NodeTools(Protocol):
     """The calls of the driver that a way of registering needs."""
 
     def raw_node(self, name: str) -> Node | None:
-        """The node as Slurm shows it, nothing hidden."""
+        """Read the node as Slurm shows it, nothing hidden."""
 
     def raw_nodes(self, names: Sequence[str]) -> dict[str, Node]:
         """Those of these nodes that Slurm has, as it shows them."""
@@ -66,10 +66,10 @@ class Registration(Protocol):
         """
 
     def proven(self, name: str) -> None:
-        """The node is about to be opened to jobs for the first time."""
+        """Note that the node is about to be opened to jobs for the first time."""
 
     def view(self, nodes: Mapping[str, Node]) -> dict[str, Node]:
-        """The nodes as the engine is to see them: what is put away is absent."""
+        """Show the nodes as the engine is to see them: what is put away is absent."""
 
 
 @dataclass(eq=False, slots=True)
@@ -125,7 +125,7 @@ class Dynamic:
         self._leaving: Together[str] = Together()
 
     def create(self, tools: NodeTools, spec: NodeSpec) -> None:
-        """It is made FUTURE: Slurm hides an unregistered CLOUD node, yet gives it jobs at once."""
+        """Make it FUTURE: Slurm hides an unregistered CLOUD node, yet gives it jobs at once."""
         self._together.want(spec, lambda specs: self._create_all(tools, specs))
 
     def _create_all(self, tools: NodeTools, specs: Sequence[NodeSpec]) -> Ends:

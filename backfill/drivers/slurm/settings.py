@@ -12,7 +12,7 @@ OLDEST = (22, 5)
 
 
 def read_settings(config: str, partitions: str, fixed_nodes: int) -> SlurmSettings:
-    """Settings from the output of `scontrol show config` and `scontrol -o show partition`.
+    """Read settings from the output of `scontrol show config` and `scontrol -o show partition`.
 
     `fixed_nodes` is how many nodes slurm.conf defines; it is kept as `FixedNodes` in `raw`.
     Raises BadOutputError naming the value that is missing or cannot be read.
@@ -32,7 +32,7 @@ def read_settings(config: str, partitions: str, fixed_nodes: int) -> SlurmSettin
 
 
 def slurm_uid(settings: SlurmSettings) -> int | None:
-    """The number of SlurmUser, as whom slurmctld runs its hooks; None where it is not told.
+    """Read the number of SlurmUser, as whom slurmctld runs its hooks; None where it is not told.
 
     `scontrol show config` says `slurm(64030)`.
     """
@@ -125,5 +125,5 @@ def _number(raw: dict[str, str], key: str) -> int:
 
 
 def _all_of(raw: dict[str, str], key: str) -> str:
-    """The value of `Key`, or those of `Key[0]`, `Key[1]`, ... joined by commas (newer releases)."""
+    """Return the value of `Key`, or those of `Key[0]`, `Key[1]`, ... joined by commas (newer)."""
     return ",".join(value for name, value in raw.items() if name.split("[")[0] == key and value)

@@ -62,7 +62,7 @@ def rows(records: Iterable[Record]) -> list[Row]:
 
 
 def packed(records: Iterable[Record]) -> list[Packed]:
-    """The same for a file, where it takes a third of the room."""
+    """Pack lines for a file, where they take a third of the room."""
     found: list[Packed] = []
     for r in records:
         kind = str(r.body.get("t", ""))
@@ -78,14 +78,14 @@ def dump(body: dict[str, object]) -> str:
 
 
 def pack(text: str) -> bytes:
-    """The text with a number in front that says how it is packed."""
+    """Pack the text, with a number in front that says how."""
     # Small tables: making them would take longer than the packing.
     packer = zlib.compressobj(6, zlib.DEFLATED, -12, 1, zlib.Z_DEFAULT_STRATEGY, WORDS[_NOW])
     return bytes((_NOW,)) + packer.compress(text.encode()) + packer.flush()
 
 
 def unpack(stored: bytes | str) -> str:
-    """The inverse of `pack`; text is from a journal of version 1. ValueError: it is neither."""
+    """Undo `pack`; text is from a journal of version 1. ValueError: it is neither."""
     if isinstance(stored, str):
         return stored
     words = WORDS.get(stored[0]) if stored else None
@@ -98,5 +98,5 @@ def unpack(stored: bytes | str) -> str:
 
 
 def record(number: int, at_s: float, kind: str, subject: str, body: str) -> Record:
-    """The inverse of `rows` for one line; of `packed` as well, once the body is unpacked."""
+    """Undo `rows` for one line; `packed` as well, once the body is unpacked."""
     return Record(at_s, kind, subject, json.loads(body), number)

@@ -26,7 +26,7 @@ VERSION = FORMATS[-1][0]
 
 
 def fingerprint() -> str:
-    """A short text that changes with the meaning of any record."""
+    """Make a short text that changes with the meaning of any record."""
     lines = sorted({line for kind in record_types().values() for line in _lines(kind, set())})
     lines += [f"lasting {name}" for name in sorted(REMEMBERED)]
     lines += [f"words {number} {words!r}" for number, words in sorted(WORDS.items())]

@@ -36,7 +36,7 @@ _FOR_GOOD = (errno.EACCES, errno.EPERM, errno.EROFS)
 
 
 def _uptime() -> float:
-    """A clock that nobody sets and that goes on while the machine sleeps."""
+    """Read a clock that nobody sets and that goes on while the machine sleeps."""
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
@@ -221,7 +221,7 @@ def lease_path(state_save: str, cluster: str) -> Path | None:
 
 
 def _identity(state_dir: Path) -> str:
-    """A name of its own for each state directory, kept there."""
+    """Return a name of its own for each state directory, kept there."""
     file = state_dir / "daemon.id"
     try:
         known = file.read_text(encoding="utf-8").strip()

@@ -31,13 +31,13 @@ class MemoryJournal:
     def read(
         self, after_id: int = 0, subject: str | None = None, types: Collection[str] = ()
     ) -> Iterator[Record]:
-        """Records in order of their ids, up to what was there when reading began."""
+        """Yield records in order of their ids, up to what was there when reading began."""
         self._need_open()
         found = self._read(max(after_id, 0), len(self._rows), subject)
         return (r for r in found if r.body.get("t") in types) if types else found
 
     def page(self, window: RecordWindow, most: int, most_bytes: int) -> list[Record]:
-        """Some of these records; see `Journal`."""
+        """Return some of these records; see `Journal`."""
         self._need_open()
         last = len(self._rows)
         if window.before_id:

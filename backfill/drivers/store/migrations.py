@@ -13,7 +13,7 @@ Body = dict[str, Any]
 
 
 def migrated(body: Body, version: int) -> Body:
-    """A record's body that was written by this version of the format, as the present one has it."""
+    """Turn a record's body of this version of the format into the present one's."""
     for number, change in _STEPS:
         if version < number:
             body = change(body)
@@ -42,7 +42,7 @@ _SAME = (
 
 
 def _node(flat: Body) -> Body:
-    """The record of a node, which had all its fields beside one another."""
+    """Turn the record of a node, which had all its fields beside one another."""
     phase = "parked" if flat["phase"] == "displaced" else flat["phase"]
     made: Body = {name: flat[name] for name in _SAME if name in flat}
     made |= {

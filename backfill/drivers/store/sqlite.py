@@ -40,7 +40,7 @@ class JournalReader:
     """Reads a journal that a daemon, perhaps in another process, is writing. Thread-safe."""
 
     def __init__(self, path: Path | str) -> None:
-        """Raises NotFoundError, or BadOutputError for a file that is not a sound journal."""
+        """Open it. Raise NotFoundError, or BadOutputError for a file that is not a sound journal."""
         self.path = Path(path)
         if not self.path.exists():
             raise NotFoundError(
@@ -53,7 +53,7 @@ class JournalReader:
     def read(
         self, after_id: int = 0, subject: str | None = None, types: Collection[str] = ()
     ) -> Iterator[Record]:
-        """Records in order of their ids, up to what was there when reading began."""
+        """Yield records in order of their ids, up to what was there when reading began."""
         with self._connected() as db:
             last_id = int(db.execute(_LAST).fetchone()[0])
         query, wanted = _READ, []
@@ -67,7 +67,7 @@ class JournalReader:
         return (r for r in found if r.body.get("t") in types) if types else found
 
     def page(self, window: RecordWindow, most: int, most_bytes: int) -> list[Record]:
-        """Some of these records; see `Journal`. It has a connection of its own."""
+        """Return some of these records; see `Journal`. It has a connection of its own."""
         query = f"{_COLUMNS} WHERE id > ?"
         values: list[object] = [window.after_id]
         if window.before_id:

@@ -177,7 +177,7 @@ class CheckpointFolders:
             return sealed
 
     def _seal_whole(self, folder: Path) -> None:
-        """The last part is sealed: note that the checkpoint is whole."""
+        """Note that the checkpoint is whole: its last part is sealed."""
         manifests = [books.read(part) for part in folders_in(folder) if books.present(part)]
         checksum = books.whole_of(manifests)
         if checksum is not None:
@@ -315,7 +315,7 @@ def _verify_parts(identity: str, manifest: Manifest) -> None:
 
 
 def _link(name: str, source: Path, target: Path) -> None:
-    """The same file under another name; a copy where they are on two disks."""
+    """Give the file another name too; copy it where the two places are on two disks."""
     try:
         target.hardlink_to(source)
     except OSError as error:
@@ -325,7 +325,7 @@ def _link(name: str, source: Path, target: Path) -> None:
 
 
 def copy_file(name: str, source: Path, target: Path) -> None:
-    """A copy that shares blocks where the file system can, and keeps holes."""
+    """Make a copy that shares blocks where the file system can, and keeps holes."""
     try:
         done = subprocess.run(
             [*_CP, str(source), str(target)],
@@ -349,7 +349,7 @@ def _used_bytes(path: Path) -> int:
 
 
 def _size_or_none_mb(folder: Path) -> float:
-    """The same; 0 for a folder that cannot be looked into."""
+    """Return its size; 0 for a folder that cannot be looked into."""
     try:
         return _size_mb(folder)
     except OSError:

@@ -146,7 +146,7 @@ def clear(pool: Pool) -> None:
 
 
 def _prepare(pool: Pool, manifest: Manifest, scratch: Path) -> tuple[str, Path]:
-    """The files of a domain that nobody knows; returns its name and its memory."""
+    """Prepare the files of a domain that nobody knows; return its name and its memory."""
     files = {place.name: builder for builder, place in pool.checkpoints.unpack(manifest, scratch)}
     _check_disk(manifest.checkpoint.name, files["disk.qcow2"])
     head = save_image.read_head(files["memory.save"])

@@ -51,7 +51,7 @@ def write(folder: Path, manifest: Manifest) -> None:
 
 
 def read(folder: Path) -> Manifest:
-    """The folder's manifest. BadOutputError for one that we cannot have written."""
+    """Read the folder's manifest. BadOutputError for one that we cannot have written."""
     path = folder / _NAME
     try:
         text = path.read_text(encoding="utf-8")

@@ -45,7 +45,7 @@ class PackingChoice:
 
 
 def choose(trials: list[Trial]) -> PackingChoice:
-    """The level that saves most among those that are fast enough. Pure."""
+    """Choose the level that saves most among those that are fast enough. Pure."""
     good = [t for t in trials if t.share <= 1 - _WORTH and t.mb_s >= _SLOWEST_MB_S]
     if not good:
         told = ", ".join(f"level {t.level}: {t.share:.0%} at {t.mb_s:.0f} MB/s" for t in trials)

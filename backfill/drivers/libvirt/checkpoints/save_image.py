@@ -92,7 +92,7 @@ def seal(path: Path) -> None:
 
 
 def for_trial(head: ImageHead, disk: Path, seed: Path, console: Path) -> tuple[str, ImageHead]:
-    """A head with which the same memory is another domain: the name that it has, and the head.
+    """Make a head with which the same memory is another domain: return its name, and the head.
 
     It has no mark of ours, so nobody takes it for an instance; its card has no link.
     """

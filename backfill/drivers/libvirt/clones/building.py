@@ -33,7 +33,7 @@ MakeSeed = Callable[[InstanceSpec, bool], bytes]
 def parent_of(
     pool: Pool, spec: InstanceSpec, image: ImageFiles, hardware: Hardware, make_seed: MakeSeed
 ) -> Parent:
-    """The parent from which `spec` is cloned; made and tried out first when there is none.
+    """Return the parent from which `spec` is cloned; make and try it out first when there is none.
 
     BusyError: `cancel_parents` was called after this.
     """
@@ -88,12 +88,12 @@ class _ParentBuild:
     cancelled: Callable[[], bool]
 
     def named(self, name: str) -> InstanceSpec:
-        """The wanted instance's shape under another name, without an address."""
+        """Give the wanted instance's shape another name, and no address."""
         tag = Tag(self.spec.tag.cluster, name, 0)
         return replace(self.spec, name=name, tag=tag, address="")
 
     def document(self, spec: InstanceSpec, memory: Memory) -> str:
-        """A machine that carries no mark: it is nobody's instance."""
+        """Describe a machine that carries no mark: it is nobody's instance."""
         files = self.store.files(spec.name)
         bridge = self.pool.config.bridge
         return domain_xml(spec, self.image, files, self.hardware, bridge, time.time(), memory, marked=False)

@@ -42,7 +42,7 @@ class Parent:
         return str(self.home / "disk.qcow2")
 
     def image(self, image: ImageFiles) -> ImageFiles:
-        """The image as its clones see it: the parent's disk lies below theirs."""
+        """Return the image as its clones see it: the parent's disk lies below theirs."""
         return replace(image, disk=self.disk, disk_format="qcow2")
 
     def fingerprint(self) -> dict[str, list[int]]:
@@ -82,14 +82,14 @@ def flavour_of(home: Path) -> Flavour | None:
 
 
 def newest(store: Store, key: str) -> Parent | None:
-    """The youngest intact parent of this kind."""
+    """Return the youngest intact parent of this kind."""
     start = f"parent-{key}-"
     homes = [home for home in reversed(folders_in(store.root)) if home.name.startswith(start)]
     return next((p for p in map(Parent, homes) if p.intact()), None)
 
 
 def parents_on(pool: Pool, host: str) -> Store:
-    """The folders of parents on `host`; a dot keeps them apart from those of instances."""
+    """Return the folders of parents on `host`; a dot keeps them apart from those of instances."""
     return Store(str(pool.store_on(host).root / ".parents"), host)
 
 

@@ -59,7 +59,7 @@ class Memory:
 
 
 def mac_address(cluster: str, name: str) -> str:
-    """A locally administered address that follows from the names alone."""
+    """Make a locally administered address that follows from the names alone."""
     digest = hashlib.sha256(f"{cluster}/{name}".encode()).digest()
     return ":".join(f"{byte:02x}" for byte in b"\x52" + digest[:5])
 
@@ -94,7 +94,7 @@ def domain_xml(
     marked: bool = True,
     filtered_by: str = "",
 ) -> str:
-    """The whole document for libvirt's define call. Without our mark it is nobody's instance.
+    """Write the whole document for libvirt's define call. Without our mark it is nobody's instance.
 
     `filtered_by`: the filter that its card is behind; empty: none.
     """
@@ -135,14 +135,14 @@ def domain_xml(
 
 
 def placed(document: str, files: DomainFiles) -> str:
-    """The same machine with its disk, seed and console in other places."""
+    """Put the machine's disk, seed and console in other places."""
     domain = fromstring(document)  # noqa: S314 - libvirtd's answer, not an outside document
     place(domain, files)
     return tostring(domain, encoding="unicode")
 
 
 def private_folder(document: str) -> Path:
-    """The folder on a running domain's host in which its emulator alone may make sockets."""
+    """Return the folder on a running domain's host in which its emulator alone may make sockets."""
     domain = fromstring(document)  # noqa: S314 - libvirtd's answer, not an outside document
     agent = domain.find("devices/channel[@type='unix']/source[@path]")
     if agent is None:
@@ -168,7 +168,7 @@ def _text(parent: Element, tag: str, text: str, attributes: dict[str, str] | Non
 
 
 def label_text(label: Label) -> str:
-    """The label as libvirt takes it for a domain that exists: it adds the namespace by itself."""
+    """Write the label as libvirt takes it for a domain that exists: it adds the namespace by itself."""
     return tostring(Element("instance", _label_words(label)), encoding="unicode")
 
 

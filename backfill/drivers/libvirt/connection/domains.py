@@ -91,7 +91,7 @@ def throttled(handle: Any) -> bool:
 
 
 def lookup(connection: Any, name: str, again: bool = True) -> Any:
-    """The handle of the domain called `name`, or None."""
+    """Look up the handle of the domain called `name`, or None."""
     try:
         return connection.lookupByName(name)
     except libvirt.libvirtError as error:
@@ -104,7 +104,7 @@ def lookup(connection: Any, name: str, again: bool = True) -> Any:
 
 
 def seen(handle: Any, stats: dict[str, int]) -> Domain | None:
-    """The domain with these STATS; None when it went away meanwhile."""
+    """Read the domain with these STATS; None when it went away meanwhile."""
     state, reason = int(stats["state.state"]), int(stats["state.reason"])
     rss_kib = stats.get("balloon.rss")
     try:
@@ -130,7 +130,7 @@ def seen(handle: Any, stats: dict[str, int]) -> Domain | None:
 
 
 def weight_of(handle: Any) -> int | None:
-    """The CPU weight of a running domain; None where the host knows no weights."""
+    """Read the CPU weight of a running domain; None where the host knows no weights."""
     try:
         return int(handle.schedulerParameters()["cpu_shares"])
     except (libvirt.libvirtError, KeyError):
@@ -193,7 +193,7 @@ class StaleDomain:
         )
 
     def as_it_is(self, handle: Any, domain: Domain | None) -> Domain | None:
-        """The domain as libvirtd shows it, or ended where it is known to be one of these."""
+        """Return the domain as libvirtd shows it, or ended where it is known to be one of these."""
         if domain is None or self._known.get(domain.name) != handle.ID():
             return domain
         if (domain.state, domain.reason) != _STARTING:

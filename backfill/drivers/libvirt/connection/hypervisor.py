@@ -130,12 +130,12 @@ class Hypervisor:
         self._link.call(name, lambda connection: connection.defineXML(document))
 
     def document(self, name: str) -> str:
-        """The domain document with which another host can define it."""
+        """Return the domain document with which another host can define it."""
         flags = libvirt.VIR_DOMAIN_XML_INACTIVE | libvirt.VIR_DOMAIN_XML_SECURE
         return str(self._on(name, lambda domain: domain.XMLDesc(flags)))
 
     def migratable_document(self, name: str) -> str:
-        """The document of the running domain that another libvirtd can receive it with."""
+        """Return the document of the running domain with which another libvirtd can receive it."""
         flags = libvirt.VIR_DOMAIN_XML_MIGRATABLE | libvirt.VIR_DOMAIN_XML_SECURE
         return str(self._on(name, lambda domain: domain.XMLDesc(flags)))
 
@@ -328,7 +328,7 @@ class Hypervisor:
         self._link.call(self.host, work)
 
     def live_document(self, name: str) -> str:
-        """The domain document as it is now, with everything that was attached to it."""
+        """Return the domain document as it is now, with everything that was attached to it."""
         return str(self._on(name, lambda domain: domain.XMLDesc()))
 
     def attach(self, name: str, device: str) -> None:
@@ -463,7 +463,7 @@ class Hypervisor:
 
 @contextmanager
 def _shared_memory(connection: Any) -> Iterator[Any]:
-    """The host's shared memory as libvirt's storage: the only way to it from another machine."""
+    """Show the host's shared memory as libvirt's storage: the only way to it from another machine."""
     pool = _somebodys(connection)
     if pool is not None:
         yield pool
@@ -476,7 +476,7 @@ def _shared_memory(connection: Any) -> Iterator[Any]:
 
 
 def _somebodys(connection: Any) -> Any:
-    """The storage pool that is there already; None: there is none."""
+    """Find the storage pool that is there already; None: there is none."""
     try:
         return connection.storagePoolLookupByTargetPath(_SHARED)
     except libvirt.libvirtError as error:

@@ -24,7 +24,7 @@ _UNKNOWN = "CommandNotFound"
 
 
 def monitor_of(domain: Any) -> Monitor:
-    """A function that gives the domain's emulator an order."""
+    """Return a function that gives the domain's emulator an order."""
 
     def ask(command: str, arguments: dict[str, object]) -> Any:
         request = {"execute": command, "arguments": arguments}

@@ -13,7 +13,7 @@ import libvirt
 
 @contextmanager
 def as_pool(connection: Any, path: str, purpose: str) -> Iterator[Any]:
-    """The directory as a storage pool: somebody's, or one that libvirt forgets again."""
+    """Open the directory as a storage pool: somebody's, or one that libvirt forgets again."""
     try:
         known = connection.storagePoolLookupByTargetPath(path)
     except libvirt.libvirtError:

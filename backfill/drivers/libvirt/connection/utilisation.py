@@ -30,7 +30,7 @@ class CpuMeter:
             self.take(times.get("kernel", 0) + times.get("user", 0), every)
 
     def take(self, used_ns: int, all_ns: int) -> None:
-        """The counters as they are now."""
+        """Take in the counters as they are now."""
         with self._lock:
             before = self._before
             if before is None or all_ns < before[1]:  # at first, and after the host booted anew

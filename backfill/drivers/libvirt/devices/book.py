@@ -54,7 +54,7 @@ class DeviceBook:
                 self._write(name, replace(held, plugged=plugged))
 
     def forget(self, name: str) -> None:
-        """The instance holds nothing any more."""
+        """Note that the instance holds nothing any more."""
         with self._alone(), suppress(FileNotFoundError):
             (self._store.home(name) / _NAME).unlink()
 

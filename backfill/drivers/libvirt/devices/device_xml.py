@@ -11,7 +11,7 @@ _ADDRESS = re.compile(r"([0-9a-f]{4}):([0-9a-f]{2}):([0-9a-f]{2})\.([0-7])")
 
 
 def from_node_device(host: str, document: str) -> VirtualFunction | None:
-    """The virtual function that a libvirt node device is; None for anything else."""
+    """Read the virtual function that a libvirt node device is; None for anything else."""
     try:
         device = fromstring(document)  # noqa: S314 - libvirtd's answer, not an outside document
     except ParseError:
@@ -26,7 +26,7 @@ def from_node_device(host: str, document: str) -> VirtualFunction | None:
 
 
 def hostdev_xml(address: str) -> str:
-    """A virtual function for libvirt's attach and detach; managed: libvirt rebinds its driver."""
+    """Describe a virtual function for attach and detach; managed: libvirt rebinds its driver."""
     match = _ADDRESS.fullmatch(address)
     if match is None:
         raise ValueError(f"{address} is no PCI address such as 0000:3b:02.1")
@@ -38,7 +38,7 @@ def hostdev_xml(address: str) -> str:
 
 
 def shmem_xml(region: str, size_mb: int, port: int | None = None) -> str:
-    """A shared memory region for libvirt's attach and detach. `port`: see `free_port`."""
+    """Describe a shared memory region for libvirt's attach and detach. `port`: see `free_port`."""
     device = Element("shmem", {"name": region})
     SubElement(device, "model", {"type": "ivshmem-plain"})
     SubElement(device, "size", {"unit": "M"}).text = str(size_mb)
@@ -50,7 +50,7 @@ def shmem_xml(region: str, size_mb: int, port: int | None = None) -> str:
 
 
 def free_port(domain: str) -> int | None:
-    """A PCI Express port of a running domain that nothing is plugged into; None: it has none."""
+    """Find a PCI Express port of a running domain that nothing is plugged into; None: it has none."""
     devices = fromstring(domain).find("devices")  # noqa: S314 - libvirtd's answer
     if devices is None:
         return None

@@ -82,7 +82,7 @@ def _number_of(user: str) -> str:
 
 
 def _move_holding(pool: Pool, old: Holding, host: str) -> Holding:
-    """The same on another host: other functions, and the region of its fellows there."""
+    """Hold the same on another host: other functions, and the region of its fellows there."""
     wanted = old.wanted_on(host)
     functions = pool.on(host).virtual_functions() if old.functions else []
     given = pool.devices.decide(

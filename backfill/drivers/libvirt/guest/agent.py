@@ -64,7 +64,7 @@ class ProofRequest:
     key: bytes = b""
 
     def arguments(self, later_s: float) -> list[str]:
-        """The program's arguments, `later_s` after the request was made."""
+        """Return the program's arguments, `later_s` after the request was made."""
         return [
             f"{self.now_s + later_s:.6f}",
             *([f"server={self.time_server}"] if self.time_server else []),
@@ -106,7 +106,7 @@ done
 
 
 def differs(ask: Ask, name: str, stated: Stated, limit_s: float) -> str | None:
-    """The first thing in the guest that is not as its states say; None: all is."""
+    """Find the first thing in the guest that is not as its states say; None: all is."""
     seals = [word for seal in stated.seals for word in seal]
     told = ask_until(ask, name, lambda: ["/bin/sh", "-c", _LOOK, stated.listed, *seals], limit_s)
     return None if told.startswith("ok ") else told or "it cannot be seen"
@@ -230,7 +230,7 @@ class AgentSilentError(Exception):
 
 
 def agent_of(domain: Any) -> Ask:
-    """A function that asks the agent in the domain's guest."""
+    """Return a function that asks the agent in the domain's guest."""
 
     def ask(command: str, arguments: dict[str, object]) -> Any:
         request = {"execute": command, "arguments": arguments}

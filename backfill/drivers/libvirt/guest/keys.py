@@ -21,7 +21,7 @@ _AGAIN_S = 5.0
 
 
 def read_key(around: Surroundings) -> bytes:
-    """The key as it is now on the daemon's machine. RefusedError: it cannot be read, or is empty."""
+    """Read the key as it is now on the daemon's machine. RefusedError: unreadable, or empty."""
     path = around.slurm_key or around.munge_key
     what = "Slurm's key" if around.slurm_key else "the munge key"
     try:

@@ -9,13 +9,13 @@ _NAMES = {"munge-in": f"{MUNGE}:to the guest", "munge-out": f"{MUNGE}:made in th
 
 
 def mount_to_prove(entry: str) -> str:
-    """The path of an fstab-like entry, with `:ro` where it is mounted read-only."""
+    """Return the path of an fstab-like entry, with `:ro` where it is mounted read-only."""
     _source, path, _kind, options = entry.split()[:4]
     return f"{path}:ro" if "ro" in options.split(",") else path
 
 
 def read_report(name: str, output: str, window: tuple[float, float]) -> tuple[GuestReport, str]:
-    """The report and the guest's credential.
+    """Read the report and the guest's credential.
 
     `window`: the controller's time, epoch seconds, between which the guest read its clock last.
     Raises BadOutputError for anything that the program does not print.
@@ -72,7 +72,7 @@ class _ReportReader:
         return report, self._credential
 
     def _offset(self) -> tuple[float | None, float, str]:
-        """The time server's word; where there is none, what the window allows."""
+        """Take the time server's word; where there is none, what the window allows."""
         if self._clock:
             return None, 0.0, self._clock
         if "offset" in self._values:

@@ -81,7 +81,7 @@ def seed_tar(
     asks: str = "",
     key_place: str = MUNGE_KEY,
 ) -> bytes:
-    """The guest's files, the cluster's key among them at its `key_place`; `no_ops` are absolute paths of
+    """Pack the guest's files, the cluster's key among them at its `key_place`; `no_ops` are paths of
     programs that shall do nothing there, but with `asks` (see `Surroundings`) hold the start of a job
     until its devices are in the guest.
 

@@ -25,7 +25,7 @@ _PARTS = ("disk.qcow2", "seed.tar", "memory.save", "console.log")
 
 
 def refuse_if_leaning(pool: Pool, name: str, target: str, parent: Path | None) -> None:
-    """An instant clone cannot go where its parent's files are not."""
+    """Refuse to move an instant clone to where its parent's files are not."""
     if parent is not None and not parent.is_relative_to(pool.store_on(target).root):
         raise RefusedError(
             name,
@@ -77,7 +77,7 @@ def at_rest(pool: Pool, host: str, name: str, target: str) -> Iterator[None]:
 
 
 def forget(pool: Pool, host: str, name: str, other: str) -> None:
-    """The instance is on `other` now, or stayed there: `host` needs nothing of it any more."""
+    """Remove what `host` has of an instance that is on `other` now, or stayed there."""
     if not pool.share(host, other):
         _clear(pool, host, name)
 
@@ -109,7 +109,7 @@ def _clear(pool: Pool, host: str, name: str) -> None:
 
 
 def _same_disk(name: str, old: str, new: str) -> None:
-    """An empty disk of the same size over the same image; QEMU sends what lies in the old one."""
+    """Make an empty disk of the same size over the same image; QEMU sends what lies in the old one."""
     told = run_qemu_img(name, "info", "-U", "--output=json", old)
     try:
         seen = json.loads(told)

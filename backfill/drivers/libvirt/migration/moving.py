@@ -139,7 +139,7 @@ def _move_memory(pool: Pool, host: str, name: str, target: str) -> None:
 
 
 def _terms(pool: Pool, running: bool, still: bool) -> MoveTerms:
-    """The configured ones, less what a guest must not do that arrives standing still."""
+    """Return the configured terms, less what a guest must not do that arrives standing still."""
     terms = pool.config.moves
     if still:
         # At the target it could not run without all of its memory, nor come back without its disk.
@@ -172,7 +172,7 @@ def _send(
 
 
 def _see_it_there(pool: Pool, host: str, name: str, target: str, failure: DriverError | None) -> None:
-    """It is on `target` when this returns, and stays where it was when this raises."""
+    """Make sure that it is on `target` when this returns; when this raises, it stays where it was."""
     # The error code does not tell where the instance is now; the hosts do.
     mine, theirs = pool.find(host, name), pool.find(target, name)
     if _is_over(mine, theirs):

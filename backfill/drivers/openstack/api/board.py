@@ -81,7 +81,7 @@ class Board:
         return came, servers.get(server_id)
 
     def _after(self, began_s: float) -> tuple[float, dict[str, Server]]:
-        """The picture after this one: whoever reads it first reads it for all who wait."""
+        """Wait for the picture after this one: whoever reads it first reads it for all who wait."""
         with self._turn:
             if self._turn.wait_for(lambda: self._began_s > began_s, self._patience.poll_s):
                 return self._outcome()
@@ -152,7 +152,7 @@ class Board:
         return [server for i, server in after.items() if known.get(i) != server]
 
     def _put_up(self, after: dict[str, Server], began_s: float) -> None:
-        """The list becomes the picture, except for what was read by itself since it began."""
+        """Make the list the picture, except for what was read by itself since it began."""
         with self._turn:
             for server_id, looked_s in list(self._looked_s.items()):
                 if looked_s < began_s:
@@ -164,7 +164,7 @@ class Board:
             self._servers = after
 
     def _missed(self, known: dict[str, Server], found: dict[str, Server]) -> dict[str, Server]:
-        """A list may lag: what it does not show is gone only if a look at itself says so too."""
+        """Look at each server that a list does not show: lists lag, and only a look says that it is gone."""
         missing = {i: self._read_one(i, str(s["name"])) for i, s in known.items() if i not in found}
         return {i: known[i] if _is_partial(s) else s for i, s in missing.items() if s is not None}
 
@@ -188,7 +188,7 @@ class Board:
 
 
 def _later(known: Server | None, seen: Server) -> Server:
-    """The newer of two pictures."""
+    """Return the newer of two pictures."""
     if known is not None and _is_partial(seen):
         return known
     # What is being built is another record of Nova's than what comes of it: their times, whole
@@ -204,7 +204,7 @@ def _is_partial(server: Server) -> bool:
 
 
 def _overlapped(date: str) -> str:
-    """The moment from which on changes are asked for next time, for a Date header."""
+    """Return the moment from which changes are asked for next time, for a Date header."""
     now = parsedate_to_datetime(date) if date else datetime.fromtimestamp(time.time(), UTC)
     stamp = datetime.fromtimestamp(now.timestamp() - _OVERLAP_S, UTC)
     return stamp.strftime("%Y-%m-%dT%H:%M:%SZ")

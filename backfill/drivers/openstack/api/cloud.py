@@ -56,25 +56,25 @@ class Cloud:
         return found[0] if found else None
 
     def need(self, host: str, name: str) -> Server:
-        """The same; NotFoundError when it is not there."""
+        """Find a server like `find`; NotFoundError when it is not there."""
         server = self.find(host, name)
         if server is None:
             raise NotFoundError(name, f"{host} has no such instance of ours")
         return server
 
     def id_of(self, service: str, kind: str, name: str, subject: str) -> str:
-        """The id of an image, flavour, network …, by name or id; RefusedError if there is none."""
+        """Find the id of an image, flavour, network …, by name or id; RefusedError if there is none."""
         return self._remembered((kind, name), lambda: naming.id_of(self.link, service, kind, name, subject))
 
     def group_of_ports(self, network: str, subject: str) -> str:
-        """The security group of the whole cluster for ports in this network; empty: none."""
+        """Return the security group of the whole cluster for ports in this network; empty: none."""
         name = appliance_name(self.config.cluster)
         return self._remembered(
             ("security_group", network), lambda: naming.own_group(self.link, name, network, subject)
         )
 
     def flavour(self, name: str, asked: Resources, subject: str) -> str:
-        """The id of a flavour; RefusedError where it is smaller than what is asked for."""
+        """Find the id of a flavour; RefusedError where it is smaller than what is asked for."""
         found = self.id_of("compute", "flavor", name, subject)
         told = self._remembered(("size", found), lambda: naming.size_of_flavour(self.link, found, subject))
         size = Resources(*map(int, told.split()))
@@ -149,7 +149,7 @@ class Cloud:
         return total
 
     def _notice(self, server: Server) -> None:
-        """A server has changed: learn from one that found no room."""
+        """Learn from a server that has changed whether it found no room."""
         fault = fault_of(server) if server.get("status") == "ERROR" else ""
         if not fault:
             return
@@ -175,7 +175,7 @@ class CapacityBackoff:
             self._until[choice] = (now_s + self._for_s, why)
 
     def back_off_zone(self, zone: str, why: str, now_s: float) -> None:
-        """The same for everything in a zone."""
+        """Back off from everything in a zone."""
         for choice in self._choices:
             if choice[1] == zone:
                 self.back_off(choice, why, now_s)
@@ -186,7 +186,7 @@ class CapacityBackoff:
             return all(self._until.get(c, (0.0, ""))[0] > now_s for c in self._choices)
 
     def pick(self, subject: str, now_s: float) -> Choice:
-        """The first choice that may be tried; NoCapacityError says why there is none."""
+        """Pick the first choice that may be tried; NoCapacityError says why there is none."""
         with self._lock:
             for choice in self._choices:
                 if self._until.get(choice, (0.0, ""))[0] <= now_s:
@@ -205,6 +205,6 @@ def text_of(choice: Choice) -> str:
 
 
 def choice_of(text: str) -> Choice:
-    """The inverse of `text_of`."""
+    """Undo `text_of`."""
     flavour, _, zone = text.partition("@")
     return flavour, zone

@@ -47,7 +47,7 @@ _REMEDY: dict[int, str] = {
 
 
 def status_of(error: BaseException) -> int:
-    """The HTTP status that the error carries, 0 if it carries none.
+    """Return the HTTP status that the error carries, 0 if it carries none.
 
     413 is what older services say for 429; they said it for quotas, too.
     """
@@ -78,7 +78,7 @@ def acted_is_unknown(error: BaseException) -> bool:
 
 
 def translate(error: Exception, subject: str, cloud: str) -> DriverError:
-    """The typed error for `error`, which came up while `subject` was handled in `cloud`."""
+    """Make the typed error for `error`, which came up while `subject` was handled in `cloud`."""
     if isinstance(error, DriverError):
         return error
     text = _text(error)

@@ -70,7 +70,7 @@ class ApiLink:
         return self._send(service, "POST", path, {"json": body})
 
     def project_id(self, subject: str) -> str:
-        """The project that the credential is for."""
+        """Return the id of the project that the credential is for."""
         try:
             return str(self._connected().session.get_project_id())
         except FOREIGN as error:
@@ -197,7 +197,7 @@ def _signing_in() -> Iterator[None]:
 
 
 def _check_address(cloud: str, auth_url: object) -> None:
-    """The SDK takes one without a scheme, and finds no services then."""
+    """Refuse an address without a scheme: the SDK takes it, and finds no services then."""
     if auth_url and not str(auth_url).startswith(("http://", "https://")):
         raise RefusedError(
             cloud, f"auth_url '{auth_url}' in clouds.yaml is no address", "begin it with https:// or http://"

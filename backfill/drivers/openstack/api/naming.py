@@ -16,7 +16,7 @@ _REMEDY = {
 
 
 def id_of(link: ApiLink, service: str, kind: str, name: str, subject: str) -> str:
-    """The id of the one called `name`, or with that id; RefusedError if there is none."""
+    """Find the id of the one called `name`, or with that id; RefusedError if there is none."""
     # Lists come in pages, Glance's of 25; only Nova's flavours cannot be asked for by name.
     query = {} if service == "compute" else {"name": name}
     listed = link.get(service, f"/{kind}s", subject, **query).body.get(f"{kind}s", [])
@@ -51,7 +51,7 @@ def size_of_flavour(link: ApiLink, flavour: str, subject: str) -> str:
 
 
 def own_group(link: ApiLink, name: str, network: str, subject: str) -> str:
-    """The id of the project's own security group of this name for ports in a network.
+    """Find the id of the project's own security group of this name for ports in a network.
 
     Empty if there is none, or where ports have none: Neutron refuses a port with a group in a
     network without port security.

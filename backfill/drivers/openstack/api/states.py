@@ -50,7 +50,7 @@ RECLAIM = f"{_MARK}reclaim"  # set by the cloud's operator, who wants the server
 
 
 def cluster_tag(cluster: str) -> str:
-    """The tag on every server of a cluster; at most 60 characters, neither '/' nor ','."""
+    """Return the tag on every server of a cluster; at most 60 characters, neither '/' nor ','."""
     return f"backfill.{cluster}"
 
 
@@ -60,7 +60,7 @@ def appliance_name(cluster: str) -> str:
 
 
 def unique_tag(tag: Tag) -> str:
-    """The tag that only one server has, at any time."""
+    """Return the tag that only one server has, at any time."""
     return f"backfill.{tag.cluster}.{tag.node}.{tag.generation}"
 
 

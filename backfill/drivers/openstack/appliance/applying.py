@@ -183,7 +183,7 @@ def _await_controller(link: ApiLink, wanted: Appliance, server_id: str, within_s
 
 
 def _find(link: ApiLink, resource: Resource) -> Properties | None:
-    """The project's own resource of this name; RefusedError if there are several."""
+    """Find the project's own resource of this name; RefusedError if there are several."""
     service, path, key = _PLACES[resource.kind]
     name = str(resource.properties["name"])
     query = {"name": f"^{name}$"} if resource.kind == _SERVER else {"name": name}
@@ -266,7 +266,7 @@ def _plugged(link: ApiLink, router: str) -> set[str]:
 
 
 def _plug(link: ApiLink, ids: dict[str, str]) -> bool:
-    """The subnet into the router; False: it is there already."""
+    """Plug the subnet into the router; False: it is there already."""
     if ids["subnet"] in _plugged(link, ids["router"]):
         return False
     path = f"/routers/{ids['router']}/add_router_interface"
@@ -275,7 +275,7 @@ def _plug(link: ApiLink, ids: dict[str, str]) -> bool:
 
 
 def _unplug(link: ApiLink, there: dict[str, Properties | None]) -> None:
-    """The inverse; a router with a port in a subnet cannot be deleted."""
+    """Undo `_plug`: a router with a port in a subnet cannot be deleted."""
     router, subnet = there["router"], there["subnet"]
     if router and subnet and subnet["id"] in _plugged(link, str(router["id"])):
         path = f"/routers/{router['id']}/remove_router_interface"

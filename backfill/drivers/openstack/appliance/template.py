@@ -48,7 +48,7 @@ class Resource:
 
 
 def ref(name: str) -> dict[str, str]:
-    """A reference to another resource, as Heat writes it."""
+    """Write a reference to another resource, as Heat does."""
     return {"get_resource": name}
 
 
@@ -118,7 +118,7 @@ def _controller(wanted: Appliance, called: str) -> Properties:
 
 
 def way_out(wanted: Appliance) -> list[Resource]:
-    """The router and its plug into the subnet."""
+    """Describe the router and its plug into the subnet."""
     properties: Properties = {"name": appliance_name(wanted.name)}
     if wanted.external:
         properties["external_gateway_info"] = {"network": wanted.external}
@@ -134,7 +134,7 @@ def way_out(wanted: Appliance) -> list[Resource]:
 
 
 def template(wanted: Appliance) -> Properties:
-    """The Heat template (HOT); addresses of the node pool are told as an output."""
+    """Write the Heat template (HOT); addresses of the node pool are told as an output."""
     addresses = list(wanted.pool)
     made = resources(wanted)
     parameters = {

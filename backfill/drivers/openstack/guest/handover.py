@@ -29,7 +29,7 @@ _AGAIN_S, _TURN_S = 1.0, 5.0
 
 
 def read_key(config: Guest) -> bytes:
-    """The cluster's key. RefusedError when it cannot be read."""
+    """Read the cluster's key. RefusedError when it cannot be read."""
     try:
         key = Path(config.munge_key).read_bytes()
     except OSError as error:

@@ -158,7 +158,7 @@ def _body(cloud: Cloud, spec: InstanceSpec, choice: Choice, image_id: str) -> di
 
 
 def _group(cloud: Cloud, subject: str) -> str:
-    """The server group that spreads our servers; made when there is none."""
+    """Return the server group that spreads our servers; make it when there is none."""
     name, policy = cluster_tag(cloud.config.cluster), cloud.config.shape.group_policy
     with cloud.grouping:
         listed = cloud.link.get("compute", "/os-server-groups", subject).body["server_groups"]
@@ -214,7 +214,7 @@ def _post(cloud: Cloud, spec: InstanceSpec, body: dict[str, Any]) -> str:
 
 
 def _look_for(cloud: Cloud, spec: InstanceSpec) -> str | None:
-    """The server with our unique tag, awaited for as long as a creation may take to show."""
+    """Look for the server with our unique tag for as long as a creation may take to show."""
     deadline_s = time.monotonic() + cloud.config.patience.settle_s
     attempt = 0
     while True:

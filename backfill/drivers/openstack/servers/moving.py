@@ -25,7 +25,7 @@ _SUSPENDED, _OFF = InstanceState.SUSPENDED, InstanceState.OFF
 
 
 def pause(cloud: Cloud, host: str, name: str) -> None:
-    """RUNNING to PAUSED, seen."""
+    """Bring it from RUNNING to PAUSED, and see that."""
     server = cloud.need(host, name)
     if state_of(server) is not _PAUSED:
         _need(server, _RUNNING)
@@ -47,7 +47,7 @@ def thaw(cloud: Cloud, host: str, name: str) -> None:
 
 
 def suspend(cloud: Cloud, host: str, name: str) -> float:
-    """RUNNING to SUSPENDED. A paused one is refused: Nova would have to let it run first.
+    """Bring it from RUNNING to SUSPENDED. Refuse a paused one: Nova would have to let it run first.
 
     Returns its whole memory, MB: Nova does not tell how much of it was written.
     """

@@ -20,7 +20,7 @@ def name_of(cluster: str, instance: str) -> str:
 
 
 def ensure(cloud: Cloud, spec: InstanceSpec) -> str:
-    """The id of a free port with the instance's address; made when there is none."""
+    """Return the id of a free port with the instance's address; make one when there is none."""
     network = cloud.id_of("network", "network", cloud.config.shape.network, spec.name)
     address = spec.address.split("/")[0]
     port = _find(cloud, spec.name)

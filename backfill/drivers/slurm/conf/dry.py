@@ -93,7 +93,7 @@ def _directory(scratch: Path) -> Iterator[Path]:
 
 
 def _copy(conf: Path, managed: Path, text: str, place: Path) -> None:
-    """The configuration as one file, and what lies beside it (cgroup.conf, gres.conf, ...)."""
+    """Copy the configuration as one file, and what lies beside it (cgroup.conf, gres.conf, ...)."""
     whole = inlined(conf, managed, text)
     kept = [line for line in whole.splitlines() if not _TAKEN_AWAY.match(line)]
     (place / "state").mkdir()

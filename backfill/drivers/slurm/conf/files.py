@@ -13,7 +13,7 @@ _KEPT = 50
 
 
 def read_or_empty(path: Path) -> str:
-    """The file's text; empty where there is none.
+    """Read the file's text; empty where there is none.
 
     Whatever others have put there is read and would be written back byte by byte: line ends are not
     changed, and what is no UTF-8 is carried as surrogates.

@@ -50,7 +50,7 @@ class NodeLine:
     state: LineState
 
     def text(self) -> str:
-        """The line, without its end."""
+        """Write the line, without its end."""
         spec = self.spec
         features = f" Feature={','.join(spec.features)}" if spec.features else ""
         return (
@@ -67,7 +67,7 @@ class Managed:
     settings: tuple[tuple[str, tuple[tuple[str, str], ...]], ...] = ()
 
     def node(self, name: str) -> NodeLine | None:
-        """The line of this node."""
+        """Find the line of this node."""
         return next((line for line in self.nodes if line.spec.name == name), None)
 
     def names(self) -> frozenset[str]:
@@ -75,21 +75,21 @@ class Managed:
         return frozenset(line.spec.name for line in self.nodes)
 
     def with_nodes(self, *lines: NodeLine) -> Managed:
-        """The same with these lines added, or in the place of those of the same names."""
+        """Add these lines, or put them in the place of those of the same names."""
         known = {line.spec.name: line for line in self.nodes}
         known |= {line.spec.name: line for line in lines}
         return replace(self, nodes=tuple(known.values()))
 
     def only_nodes(self, lines: tuple[NodeLine, ...]) -> Managed:
-        """The same settings with exactly these lines."""
+        """Keep the settings with exactly these lines."""
         return replace(self, nodes=lines)
 
     def section(self, name: str) -> tuple[tuple[str, str], ...]:
-        """The settings of one section, empty where it is absent."""
+        """Return the settings of one section, empty where it is absent."""
         return dict(self.settings).get(name, ())
 
     def with_section(self, name: str, pairs: tuple[tuple[str, str], ...]) -> Managed:
-        """The same with this section; without pairs, the section is left out."""
+        """Put this section in; without pairs, leave the section out."""
         sections = {**dict(self.settings), name: pairs}
         return replace(self, settings=tuple((n, p) for n, p in sections.items() if p))
 
@@ -102,7 +102,7 @@ EMPTY = Managed()
 
 
 def render(managed: Managed) -> str:
-    """The file's text."""
+    """Write the file's text."""
     body = "".join(f"{line.text()}\n" for line in managed.nodes)
     for name, pairs in managed.settings:
         body += f"# section: {name}\n" + "".join(f"{key}={value}\n" for key, value in pairs)
@@ -110,7 +110,7 @@ def render(managed: Managed) -> str:
 
 
 def parse(text: str) -> Managed:
-    """The content of a text that `render` made; ForeignEditError for any other text."""
+    """Read the content of a text that `render` made; ForeignEditError for any other text."""
     head, body = text[: len(_TITLE)], text[len(_TITLE) :]
     match = _SUM.match(body)
     if head != _TITLE or match is None:
@@ -206,7 +206,7 @@ class WantedNodes:
     known_by: NodeSpec | None = None
 
     def change(self, now: Managed, site: Site) -> Managed:
-        """The file's next content. Nodes that stay keep what is known of their state."""
+        """Return the file's next content. Nodes that stay keep what is known of their state."""
         specs = () if self.method is Method.DYNAMIC else self.specs
         fresh = LineState.CLOUD if self.method is Method.CLOUD else LineState.FUTURE
         lines = []

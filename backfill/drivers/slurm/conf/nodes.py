@@ -54,13 +54,13 @@ class Lines:
 
 
 def _other_state(managed: Managed, names: Sequence[str], state: LineState) -> list[NodeLine]:
-    """The lines of those of these nodes whose state is another, with this one."""
+    """Give this state to the lines of those of these nodes that have another."""
     lines = [line for name in names if (line := managed.node(name)) is not None]
     return [NodeLine(line.spec, state) for line in lines if line.state is not state]
 
 
 def _other_features(managed: Managed, spec: NodeSpec) -> list[NodeLine]:
-    """The node's line with these features, if it has others."""
+    """Give these features to the node's line, if it has others."""
     line = managed.node(spec.name)
     if line is None or line.spec.features == spec.features:
         return []
@@ -145,7 +145,7 @@ class ConfNodes:
         self._lines.set_state([name], self.open)
 
     def vacant(self, node: Node) -> bool:
-        """Defined, but not in use, and out of reach for jobs."""
+        """Return True if it is defined, but not in use, and out of reach for jobs."""
         by_us = node.drained and node.reason.startswith(VACANT)
         return by_us or (node.base is NodeBase.FUTURE and not node.drained)
 
@@ -168,7 +168,7 @@ class ConfNodes:
         return shown
 
     def _awaited(self, node: Node) -> bool:
-        """Called for, and its slurmd has not registered yet."""
+        """Return True if it is called for, and its slurmd has not registered yet."""
         return node.base is NodeBase.FUTURE
 
 

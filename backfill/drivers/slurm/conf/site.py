@@ -52,11 +52,11 @@ class Site:
         return found
 
     def value(self, key: str) -> str:
-        """The value that counts, the last one; empty when the site gives none."""
+        """Return the value that counts, the last one; empty when the site gives none."""
         return ([""] + [value for _, value in self.values(key)])[-1]
 
     def overrides(self, key: str) -> ConfLine | None:
-        """The site's line behind ours that would take a key out of our hands."""
+        """Find the site's line behind ours that would take a key out of our hands."""
         later = {line.place for line in self.lines[self.before :]}
         return next((line for line, _ in self.values(key) if line.place in later), None)
 
@@ -87,7 +87,7 @@ def read_site(conf: Path, managed: Path) -> Site:
 
 
 def inlined(conf: Path, managed: Path, text: str) -> str:
-    """The whole configuration as one text, with `text` in the place of the managed file."""
+    """Write the whole configuration as one text, with `text` in the place of the managed file."""
     out = []
     for line, file in _walk(conf, managed, 0):
         out.append(line.text + "\n" if file is None else text)

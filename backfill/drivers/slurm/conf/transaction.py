@@ -87,11 +87,11 @@ class Transactions:
     # --- looking -------------------------------------------------------------------------------
 
     def current(self) -> Managed:
-        """The file's content; RefusedError when somebody else has had his hands on it."""
+        """Read the file's content; RefusedError when somebody else has had his hands on it."""
         return self._parsed(read_or_empty(self.place.managed))
 
     def preview(self, change: Change, *, force: bool = False) -> str:
-        """The diff that `apply` would bring about."""
+        """Show the diff that `apply` would bring about."""
         text = read_or_empty(self.place.managed)
         return difference(text, render(change(self._parsed(text, force))), self.place.name)
 

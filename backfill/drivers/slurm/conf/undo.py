@@ -32,7 +32,7 @@ class Note:
     why: str = ""
 
     def turned(self, why: str) -> Note:
-        """The same on its way back."""
+        """Turn the note: the transaction is on its way back."""
         return replace(self, direction=Direction.BACK, why=why)
 
 
@@ -57,7 +57,7 @@ class NoteFile:
         replace_file(self._path, json.dumps(body, indent=1) + "\n")
 
     def read(self) -> Note | None:
-        """The note of a transaction that has not ended; None when there is none."""
+        """Read the note of a transaction that has not ended; None when there is none."""
         text = read_or_empty(self._path)
         if not text:
             return None
@@ -76,6 +76,6 @@ class NoteFile:
         )
 
     def clear(self) -> None:
-        """The transaction has ended."""
+        """Remove the note: the transaction has ended."""
         if self._path.exists():
             remove_file(self._path)

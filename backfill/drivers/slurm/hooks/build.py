@@ -72,7 +72,7 @@ def build_guest_hook(dest: Path, told: str, log: str) -> None:
 
 
 def python_hook(values: Mapping[str, str | int]) -> str:
-    """The text of the Python hook with these settings in it."""
+    """Write the text of the Python hook with these settings in it."""
     text = (_SOURCES / "hook.py").read_text()
     for name, value in values.items():
         # A checked value has no backslash, so it is safe as a replacement.

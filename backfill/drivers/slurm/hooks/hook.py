@@ -147,7 +147,7 @@ def main() -> None:
 
 
 def finish() -> None:
-    """The end of our part: 0, or the site's own program as if Slurm had started that."""
+    """End our part: with 0, or as the site's own program, as if Slurm had started that."""
     if CHECKING:
         posix._exit(1)
     if NEXT:

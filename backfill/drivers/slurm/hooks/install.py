@@ -124,7 +124,7 @@ class Hooks:
         (self._directory / POWER).chmod(0o755)
 
     def remove(self, *, dry: bool = True) -> ApplyOutcome:
-        """The other way round: nothing is taken away that slurm.conf still names."""
+        """Remove the hooks the other way round: nothing is taken away that slurm.conf still names."""
         outcome = self._transactions.apply(_without_hooks, dry=dry)
         told = self._script.remove()
         self._remove_programs()
@@ -181,7 +181,7 @@ class Hooks:
         return tuple(pairs)
 
     def _runner(self, name: str, theirs: str) -> str:
-        """The one program that stands for the site's: itself, or a script for a pattern of many."""
+        """Return the one program that stands for the site's: itself, or a script for a pattern of many."""
         if not glob.has_magic(theirs):
             return theirs
         if "'" in theirs or " " in theirs:

@@ -206,7 +206,7 @@ class SubmitScript:
                 self._ours.chmod(0o644)
 
     def remove(self) -> str:
-        """The site's file is back, the very same; without one, there is none.
+        """Put the site's file back, the very same; without one, leave none.
 
         A sentence where somebody has put his own file over ours: it is his, and stays.
         """

@@ -32,7 +32,7 @@ class SlurmReservation:
 
 
 def read_reservations(output: str) -> list[SlurmReservation]:
-    """The reservations in the output of `scontrol --oneliner show reservation`."""
+    """Read the reservations in the output of `scontrol --oneliner show reservation`."""
     found = []
     for line in output.split("\n"):
         if not line.startswith("ReservationName="):
@@ -83,7 +83,7 @@ class Ahead:
         self.expected, self.of = found, jobs
 
     def tell(self, nodes: Mapping[str, Node]) -> dict[str, Node]:
-        """The same nodes, each with what is known of its future."""
+        """Return the nodes, each with what is known of its future."""
         now_s = time.time()
         kept = [r for r in self.reservations if r.end_s > now_s]
         planned = dict(self.expected)

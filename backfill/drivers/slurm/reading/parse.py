@@ -156,7 +156,7 @@ def _job(fixed: dict[str, str], free: dict[str, str], now_s: float) -> Job:
 
 
 def tasks(text: str, most: int = MOST_OF_AN_ARRAY) -> list[int]:
-    """The first `most` numbers in `1,3-7:2%2`; ValueError when Slurm has cut the text short."""
+    """Read the first `most` numbers in `1,3-7:2%2`; ValueError when Slurm has cut the text short."""
     if text.endswith("..."):
         raise ValueError("its tasks are cut short; set SLURM_BITSTR_LEN=0 where slurmrestd runs")
     found: list[int] = []
@@ -252,7 +252,7 @@ _NOT_FOUND = re.compile(r"Node \S+ not found$")
 
 
 def read_nodes(output: str) -> dict[str, Node]:
-    """The nodes in the output of `scontrol --oneliner show node`, by name.
+    """Read the nodes in the output of `scontrol --oneliner show node`, by name.
 
     Lines that say that a node was not found are no nodes. A comment may contain line breaks, so a
     line that does not begin a node belongs to the node above it. BadOutputError otherwise, and
@@ -262,7 +262,7 @@ def read_nodes(output: str) -> dict[str, Node]:
 
 
 def read_node_records(output: str, known: dict[str, Node]) -> dict[str, Node]:
-    """The same by printed record, without what flickers in it.
+    """Read the nodes by printed record, without what flickers in it.
 
     `known` is an earlier answer: a record that has not changed is not parsed again.
     """
@@ -327,7 +327,7 @@ def _words(text: str) -> tuple[str, ...]:
 
 
 def _reason(tail: str) -> str:
-    """The reason without the name and time of who set it, which follow its first line."""
+    """Return the reason without the name and time of who set it, which follow its first line."""
     text = _BEHIND_REASON.split(tail, maxsplit=1)[0]
     signed = _SIGNED.match(text)
     if signed is None:

@@ -41,13 +41,13 @@ class ReadPath(Protocol):
         """Every job that Slurm knows, one for each task of an array, by id."""
 
     def jobs(self, ids: Collection[str]) -> dict[str, Job]:
-        """These jobs; unknown ids are absent."""
+        """Read these jobs; unknown ids are absent."""
 
     def jobs_on(self, names: Collection[str]) -> dict[str, Job]:
         """Every job on these nodes, all of which have registered. NotFoundError: one is gone."""
 
     def nodes(self, names: Collection[str]) -> dict[str, Node]:
-        """These nodes; unknown names are absent."""
+        """Read these nodes; unknown names are absent."""
 
     def close(self) -> None:
         """Give back processes and connections; the next question opens them again."""
@@ -102,7 +102,7 @@ class Failover:
             path.close()
 
     def _awake(self) -> list[ReadPath]:
-        """The ways to try, best first; all of them when all rest."""
+        """Return the ways to try, best first; all of them when all rest."""
         now_s = self._now()
         return [p for p in self._paths if self._rests.get(p.name, 0.0) <= now_s] or [*self._paths]
 

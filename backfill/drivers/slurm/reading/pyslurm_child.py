@@ -53,7 +53,7 @@ PROTOCOL_ERROR = 1007  # slurmctld is of a release that this pyslurm does not sp
 
 
 def plain(value: Any) -> bool | int | float | str | None:
-    """A value that JSON can carry; what pyslurm has split at commas (constraints) is whole again.
+    """Make a value that JSON can carry; what pyslurm has split at commas (constraints) is whole again.
 
     Any other object of pyslurm's becomes its text.
     """

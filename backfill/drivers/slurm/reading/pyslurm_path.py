@@ -114,7 +114,7 @@ def _meaning(error: dict[str, Any], version: str) -> Exception:
 
 
 def jobs_of(record: dict[str, Any], now_s: float) -> list[Job]:
-    """The jobs of one record of the child's: several for an array whose tasks wait together.
+    """Read the jobs of one record of the child's: several for an array whose tasks wait together.
 
     What the values are: pyslurm v25.11.2, pyslurm/core/job/job.pyx. There 0 of any number is None,
     unless it is a priority, and so is a time that is not set or has no limit.

@@ -24,7 +24,7 @@ _NO_TIME = 2**31 - 1  # from here on a time stands for "none" or "unlimited"
 
 
 def read_document(text: str, source: str, subject: str) -> dict[str, Any]:
-    """The parsed answer. The typed error when it reports one, BadOutputError when it is none."""
+    """Parse the answer. The typed error when it reports one, BadOutputError when it is none."""
     try:
         document = json.loads(text)
     except (ValueError, RecursionError) as error:
@@ -44,7 +44,7 @@ def read_document(text: str, source: str, subject: str) -> dict[str, Any]:
 
 
 def jobs_of(document: dict[str, Any], source: str, now_s: float) -> dict[str, Job]:
-    """The jobs of an answer by id, one for each task of an array; BadOutputError otherwise."""
+    """Read the jobs of an answer by id, one for each task of an array; BadOutputError otherwise."""
     found: dict[str, Job] = {}
     for entry in _entries(document, "jobs", source):
         try:
@@ -56,7 +56,7 @@ def jobs_of(document: dict[str, Any], source: str, now_s: float) -> dict[str, Jo
 
 
 def nodes_of(document: dict[str, Any], source: str) -> dict[str, Node]:
-    """The nodes of an answer by name; BadOutputError otherwise."""
+    """Read the nodes of an answer by name; BadOutputError otherwise."""
     found: dict[str, Node] = {}
     for entry in _entries(document, "nodes", source):
         try:
@@ -76,14 +76,14 @@ def _entries(document: dict[str, Any], key: str, source: str) -> list[Any]:
 
 
 def number(value: Any) -> int | None:
-    """A number, plain or wrapped; None where it is not set or has no limit."""
+    """Read a number, plain or wrapped; None where it is not set or has no limit."""
     if isinstance(value, dict):
         value = value["number"] if value["set"] and not value["infinite"] else None
     return None if value is None else int(value)
 
 
 def _known(value: int | None) -> int:
-    """A number that must be there: by its restarts a run of a job is told from another."""
+    """Read a number that must be there: by its restarts a run of a job is told from another."""
     if value is None:
         raise ValueError("its number of restarts is not set")
     return value
@@ -139,7 +139,7 @@ def _jobs(entry: dict[str, Any], now_s: float) -> Iterator[Job]:
 
 
 def _ids(entry: dict[str, Any]) -> list[str]:
-    """The id as Slurm shows it; several for the tasks of an array that are still together."""
+    """Read the id as Slurm shows it; several for the tasks of an array that are still together."""
     array, task = number(entry["array_job_id"]), number(entry["array_task_id"])
     if array and task is not None:
         return [f"{array}_{task}"]

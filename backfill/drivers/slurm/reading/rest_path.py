@@ -131,7 +131,7 @@ class RestPath:
 
 
 def _body(response: http.client.HTTPResponse, sock: socket.socket, deadline_s: float) -> str:
-    """The whole answer within the limit, however slowly it trickles."""
+    """Read the whole answer within the limit, however slowly it trickles."""
     parts = []
     while part := response.read1(1 << 20):
         parts.append(part)

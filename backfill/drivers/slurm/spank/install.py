@@ -99,7 +99,7 @@ class Spank:
         return (f"{self._directory / PLUGIN} is built for Slurm {release}", line)
 
     def remove(self) -> Sequence[str]:
-        """The other way round: nothing is taken away that plugstack.conf still names."""
+        """Remove the plugin the other way round: nothing is taken away that plugstack.conf still names."""
         with _alone(self._plugstack.parent):
             before = read_or_empty(self._plugstack)
             after = self._without_include(before)
