@@ -38,7 +38,7 @@ class Checks:
         self.violations.append(Violation(self._events.now_s, kind, text))
 
     def stale_copy(self, run: SimRun, machine: SimMachine) -> None:
-        """A thawed copy of a job that Slurm has put back into the queue or started elsewhere.
+        """Find a thawed copy of a job that Slurm has put back into the queue or started elsewhere.
 
         A job that ended for good in this restart cannot run a second time: slurmd clears it away.
         """
@@ -54,7 +54,7 @@ class Checks:
         )
 
     def two_copies(self, run: SimRun, other: SimRun) -> None:
-        """The same job computes in two places."""
+        """Find a job that computes in two places."""
         self.complain(
             "twice",
             f"job {run.job} ran twice: restart {run.restart} on {run.machines[0].node} "
@@ -89,7 +89,7 @@ class Checks:
                 )
 
     def when_running(self, instance: SimInstance) -> None:
-        """An instance was made, thawed or moved: it must be alone of its kind, and have room."""
+        """Check an instance that was made, thawed or moved: it must be alone of its kind, and have room."""
         for other in self.marks.alike(instance, self._hosts):
             if other.machine.powered:  # of a host without power its definition is left, at the most
                 self._compare(instance, other)

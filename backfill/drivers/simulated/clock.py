@@ -37,7 +37,7 @@ class WallClock:
         return at_s + shown_s
 
     def told(self, seen: ClusterObservation) -> ClusterObservation:
-        """A picture of Slurm with the times that Slurm would tell."""
+        """Show a picture of Slurm with the times that Slurm would tell."""
         if not self._steps:
             return seen
         nodes = {name: self.stamped(node) for name, node in seen.nodes.items()}
@@ -45,13 +45,13 @@ class WallClock:
         return ClusterObservation(self.at(seen.seen_s), nodes, jobs)
 
     def stamped(self, node: Node) -> Node:
-        """A node likewise."""
+        """Show a node likewise."""
         return replace(
             node, **self._times(node, "boot_time_s", "slurmd_start_s", "planned_s", "maintenance_s")
         )
 
     def stamped_job(self, job: Job) -> Job:
-        """A job likewise."""
+        """Show a job likewise."""
         return replace(job, **self._times(job, "submit_s", "eligible_s", "start_s"))
 
     def _times(self, one: Job | Node, *names: str) -> dict[str, Any]:
@@ -68,7 +68,7 @@ class SimulatedClock:
         self.base_s = wall.ahead_s  # by so much it is ahead of the simulation's own time
 
     def now(self) -> float:
-        """Simulated epoch seconds."""
+        """Return simulated epoch seconds."""
         return self._events.now_s + self.base_s
 
     def ahead(self) -> float:
@@ -76,7 +76,7 @@ class SimulatedClock:
         return self.base_s - self._wall.ahead_s
 
     def reading(self) -> tuple[str, float]:
-        """The simulated machine's boot, and its uptime."""
+        """Return the simulated machine's boot, and its uptime."""
         return self._wall.boot, self._events.now_s
 
     def advance(self, by_s: float) -> None:

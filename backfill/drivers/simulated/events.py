@@ -14,7 +14,7 @@ _ROUNDING = 1e-6
 
 
 def next_round_s(now_s: float, every_s: float, at_s: float) -> float:
-    """The first moment after `now_s` of what comes round once in `every_s`, as it did at `at_s`."""
+    """Return the next moment after `now_s` of what comes round each `every_s`, as it did at `at_s`."""
     return at_s + (math.floor((now_s - at_s) / every_s + _ROUNDING) + 1) * every_s
 
 
@@ -51,7 +51,7 @@ class EventQueue:
         return event
 
     def ticket(self, *, early: bool = False) -> int:
-        """A place among the events of whatever instant; `early`: before all that are not."""
+        """Draw a place among the events of whatever instant; `early`: before all that are not."""
         self._count += 1
         return self._count - _EARLY if early else self._count
 

@@ -89,14 +89,14 @@ class Losses:
     # --- what is looked at ---------------------------------------------------------------------
 
     def instance_goes(self, instance: SimInstance) -> None:
-        """An instance is about to be deleted or replaced, with all copies in it."""
+        """Judge that an instance is about to be deleted or replaced, with all copies in it."""
         runs = instance.machine.runs
         kept = "in memory" if instance.state in IN_MEMORY else "on disk"
         for run in runs:
             self._judge(run, f"instance {instance.spec.name}, {instance.state} ({kept}), goes", runs)
 
     def job_goes(self, job: SimJob, how: str) -> None:
-        """A job is about to be put back into the queue, or ended, by us; `how`: our call."""
+        """Judge that a job is about to be put back into the queue, or ended, by us; `how`: our call."""
         run = self._run_of(job)
         if run is not None:
             self._judge(run, how, (run,))
@@ -106,13 +106,13 @@ class Losses:
             self._complain("cancelled", f"job {job.id} was ended: {how}{self._told()}")
 
     def node_goes(self, node: SimNode) -> None:
-        """A node is about to be set DOWN: Slurm puts its jobs back, or ends them."""
+        """Judge that a node is about to be set DOWN: Slurm puts its jobs back, or ends them."""
         for job in node.jobs.values():
             if job.state in ACTIVE and not job.configuring:
                 self.job_goes(job, "requeue" if job.requeue else "node DOWN")
 
     def checkpoint_goes(self, runs: Iterable[tuple[str, int]], identity: str) -> None:
-        """A checkpoint is about to be deleted; it matters where it is all that is left of a run."""
+        """Judge that a checkpoint is about to be deleted: it may be all that is left of a run."""
         for id_, restart in runs:
             job = self._books.jobs[id_]
             held = job.state in ACTIVE and job.restarts == restart and not job.configuring
@@ -124,14 +124,14 @@ class Losses:
                 )
 
     def resumed(self, job: SimJob) -> None:
-        """A job that was suspended is let go on: whose suspension was it?"""
+        """Judge that a job that was suspended is let go on: whose suspension was it?"""
         if job.suspended_by and self.suspender == "":
             self._complain(
                 "undone", f"job {job.id} was suspended by {job.suspended_by} and resumed by us{self._told()}"
             )
 
     def goes_on(self, machine: SimMachine, stood_s: float, but: Iterable[SimRun] = ()) -> None:
-        """The copies on a machine, all `but` these, get CPU again after it stood still for so long."""
+        """Judge that copies on a machine, all `but` these, get CPU again after it stood still for so long."""
         policies = self._deed.policies
         if policies is None or not policies.workloads.entries:
             return
@@ -183,12 +183,12 @@ class Losses:
         return self.machines.find(job.id, job.restarts) if self.machines is not None else None
 
     def _is_stale(self, run: SimRun) -> bool:
-        """A copy that would run a second time if it ran: of a run that Slurm has given up."""
+        """Return True if a copy would run a second time if it ran: Slurm has given up its run."""
         job = self._books.jobs[run.job]
         return run.stale and not run.finished and job.restarts != run.restart
 
     def _judge(self, run: SimRun, what: str, going: Iterable[SimRun]) -> None:
-        """`going`: all runs that go with it by this call."""
+        """Judge one run. `going`: all runs that go with it by this call."""
         job = self._books.jobs[run.job]
         held = job.state in ACTIVE and job.restarts == run.restart and not run.stale
         if not held or self._excuse(run, going):
@@ -231,7 +231,7 @@ class Losses:
         return any(not machine.powered for machine in run.machines)
 
     def _ordered(self, run: SimRun) -> bool:
-        """An admin's order gives it up: a host said to be off, room wanted back for good."""
+        """Return True if an admin's order gives it up: a host said to be off, room wanted back for good."""
         return bool(self._deed.order)
 
     def _silent(self, run: SimRun) -> bool:
@@ -243,7 +243,7 @@ class Losses:
         )
 
     def _stranger(self, run: SimRun) -> bool:
-        """It has just begun where its owner may not be at all, and may begin anew."""
+        """Return True if it has just begun where its owner may not be at all, and may begin anew."""
         policies, job = self._deed.policies, self._books.jobs[run.job]
         if policies is None or not job.requeue or self._events.now_s > job.start_s + _JUST_BEGUN_S:
             return False
@@ -278,12 +278,12 @@ class Losses:
         return max(ends, default=self._decided_s) - self._decided_s
 
     def _outer_over(self, run: SimRun) -> bool:
-        """It is in the machines of a job that is over, which its owner started it for."""
+        """Return True if it is in the machines of a job that is over, for which its owner started it."""
         within = self._books.jobs[run.job].within
         return bool(within) and self._books.jobs[within].state not in ACTIVE
 
     def _ladder_names_it(self, run: SimRun, going: Iterable[SimRun]) -> bool:
-        """The policy's ladder ends with `requeue`, in so many words, and it is that far.
+        """Return True if the policy's ladder ends with `requeue`, in so many words, and it is that far.
 
         The host is really wanted, or was a moment ago, or the copy may never run again because of
         another in the same memory; all jobs that go with it may start over; and what stands still
@@ -302,7 +302,7 @@ class Losses:
         return self._rungs(beside | {run.job}, policies)
 
     def _rungs(self, jobs: Iterable[str], policies: PolicySet) -> tuple[RungRule, ...]:
-        """The ladder of the workload of these jobs that has the least patience."""
+        """Return the ladder of the workload of these jobs that has the least patience."""
         found = policies.workloads.shortest(self._books.jobs[job].view() for job in sorted(jobs))
         return policies.ladder_of("" if found is None else found.name).rungs
 

@@ -75,7 +75,7 @@ class SimulatedPool:
         self._waiting.append(_Payload(self._payloads, run_s))
 
     def begin(self, job: SimJob) -> None:
-        """A pilot begins to work on its node: it takes the payload that has waited longest."""
+        """Let a pilot begin to work on its node: it takes the payload that has waited longest."""
         self._settle()
         job.run_s = _NOCLAIM_S
         if self._waiting:
@@ -86,7 +86,7 @@ class SimulatedPool:
             job.run_s = payload.run_s
 
     def heard(self, run: SimRun, *, answers: bool) -> None:
-        """A pilot is heard again, or falls silent: its machine or its processes stand still, or are gone."""
+        """Hear a pilot again, or no more: its machine or its processes stand still, or are gone."""
         copy = (run.job, run.restart)
         if answers:
             if copy in self._given_up:
@@ -137,7 +137,7 @@ class SimulatedPool:
                 self._end(copy, done=False)
 
     def _give_up(self, copy: PilotRun) -> None:
-        """The pilot has been silent for too long, whatever becomes of it later."""
+        """Give up a pilot that was silent for too long, whatever becomes of it later."""
         self._settle()
         if copy in self._taken:
             self._given_up[copy] = self._taken[copy].number

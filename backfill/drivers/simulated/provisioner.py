@@ -27,14 +27,14 @@ class SimulatedProvisioner:
         self._lock = threading.Lock()
 
     def enrol(self, node: str, generation: int, address: str) -> dict[str, bytes]:
-        """A new key; the old one of this node is void."""
+        """Make a new key; the old one of this node is void."""
         with self._lock:
             key = f"key {next(self._numbers)} of {node}.g{generation}".encode()
             self._keys[node] = (generation, key)
         return {"/etc/salt/pki/minion/minion.pem": key, "/etc/salt/minion_id": f"{node}\n".encode()}
 
     def expel(self, node: str, generation: int) -> None:
-        """The key is gone, unless a later generation has one."""
+        """Drop the key, unless a later generation has one."""
         with self._lock:
             if node in self._keys and self._keys[node][0] == generation:
                 del self._keys[node]
@@ -48,12 +48,12 @@ class SimulatedProvisioner:
         return any(known == key for _, known in self._keys.values())
 
     def stated(self, nodes: Mapping[str, int]) -> dict[str, Stated]:
-        """A list for each node that has this generation's key."""
+        """Return a list for each node that has this generation's key."""
         known = self.enrolled()
         return {n: Stated(f"{n}.g{g}") for n, g in nodes.items() if g and known.get(n) == g}
 
     def apply(self, nodes: Sequence[str], test: bool, must_run: Collection[str] = ()) -> dict[str, StateRun]:
-        """Runs take no time, so that nobody looks first."""
+        """Run the states at once: runs take no time, so that nobody looks first."""
         for node in nodes:
             if node not in self._keys:
                 raise NotFoundError(node, "has no accepted key")

@@ -132,7 +132,7 @@ class SimulatedWorld:
             self._events.step_to(until_s)
 
     def new_clock(self) -> SimulatedClock:
-        """The time of a daemon that starts now."""
+        """Make the clock of a daemon that starts now."""
         return SimulatedClock(self._events, self.step_to, self.wall)
 
     def set_clock(self, by_s: float) -> None:
@@ -140,7 +140,7 @@ class SimulatedWorld:
         self.wall.set(by_s)
 
     def reboot_clock(self, by_s: float = 0.0) -> None:
-        """The controller's machine was booted, which nobody but a new daemon notices."""
+        """Boot the controller's machine, which nobody but a new daemon notices."""
         self.wall.boot = f"boot {int(self.wall.boot.split()[1]) + 1}"
         if by_s:
             self.wall.set(by_s)
@@ -150,13 +150,13 @@ class SimulatedWorld:
         return self._events.at(at_s, action, ticket)
 
     def ticket(self, *, early: bool = False) -> int:
-        """A place among the events of whatever instant; `early`: before all that are not."""
+        """Draw a place among the events of whatever instant; `early`: before all that are not."""
         return self._events.ticket(early=early)
 
     # --- building -------------------------------------------------------------------------
 
     def add_partition(self, name: str, *, tier: int = 1, feature: str | None = None) -> None:
-        """A partition of all nodes, or of those with `feature`; higher `tier` goes first."""
+        """Add a partition of all nodes, or of those with `feature`; higher `tier` goes first."""
         self._books.partitions[name] = Partition(name, tier, feature)
 
     def add_host(
@@ -169,7 +169,7 @@ class SimulatedWorld:
         features: tuple[str, ...] = (),
         address: str = "",
     ) -> None:
-        """A hypervisor; with `node` it is a bare-metal Slurm node of the same name as well."""
+        """Add a hypervisor; with `node` it is a bare-metal Slurm node of the same name as well."""
         own, capacity = name if node else None, Resources(cpus, memory_mb)
         roster = Roster(self.checks.marks)
         self.hosts[name] = SimHost(name, own, capacity, roster, problem="no route to host")
@@ -182,7 +182,7 @@ class SimulatedWorld:
         self._machines.update(machine, on=True)
 
     def submit(self, partition: str, run_s: float, *, at_s: float | None = None, **wishes: object) -> str:
-        """A job that computes for `run_s` s; `wishes` are fields of SimJob. Returns its id."""
+        """Submit a job that computes for `run_s` s; `wishes` are fields of SimJob. Return its id."""
         self._last_job += 1
         number = self._last_job
         self._submit(str(number), number, (partition, run_s, at_s), wishes)
@@ -227,12 +227,12 @@ class SimulatedWorld:
         self._jobs.on_allocated, self._jobs.on_ended = on_allocated, on_ended
 
     def end_hook_again(self, job: Job, nodes: tuple[str, ...]) -> None:
-        """The hook at the end of a job, or of a former run of it, comes late, or once more."""
+        """Call the hook at the end of a job, or of a former run of it, late, or once more."""
         if self._jobs.on_ended is not None:
             self._jobs.on_ended(job, nodes)
 
     def release(self, job_id: str) -> None:
-        """The late answer to `on_allocated`: the job may start."""
+        """Answer `on_allocated` late: the job may start."""
         with self._lock:
             self._jobs.release(job_id)
 
@@ -263,7 +263,7 @@ class SimulatedWorld:
         self.provider.ailing = (Fact("files:/home", False, "stale file handle"),)
 
     def start_file_server(self) -> None:
-        """It is back, and so is what was mounted from it."""
+        """Start it again; what was mounted from it is back, too."""
         self.provider.ailing = ()
 
     def kill_host(self, name: str) -> None:
@@ -290,23 +290,23 @@ class SimulatedWorld:
             self._machines.start_boot(self._metal[name], boot_s)
 
     def crash_instance(self, name: str) -> None:
-        """The hypervisor process of the instance dies."""
+        """Let the hypervisor process of the instance die."""
         instance = self.instance(name)
         self._machines.destroy(instance.machine)
         instance.state = InstanceState.CRASHED
 
     def cut_node(self, node: str, *, connected: bool = False) -> None:
-        """The network of its machine is cut (or joined again); what it computes goes on."""
+        """Cut the network of its machine (or join it again); what it computes goes on."""
         machine = self._machines.serving[node]
         machine.connected = connected
         self._machines.update(machine)
 
     def finish_job(self, job_id: str) -> None:
-        """A running job comes to its end before its time."""
+        """Let a running job come to its end before its time."""
         self._jobs.end(self._books.known[job_id], JobState.COMPLETED)
 
     def admin_drain(self, node: str, reason: str) -> None:
-        """An admin drains the node; an empty reason lifts any drain."""
+        """Let an admin drain the node; an empty reason lifts any drain."""
         seen = self._books.nodes[node]
         ours = not reason and (seen.drain or "").startswith(OUR_REASON)
         seen.opened_s = self.now_s if ours else None
@@ -314,14 +314,14 @@ class SimulatedWorld:
         self._books.refresh(seen)
 
     def owner_releases(self, job_id: str) -> None:
-        """The job's owner releases it; that an admin holds it he cannot undo."""
+        """Let the job's owner release it; an admin's hold he cannot undo."""
         job = self._books.known[job_id]
         if job.held_by_owner:
             job.held = job.held_by_owner = False
             self._jobs.wait(job)
 
     def owner_comments(self, job_id: str, text: str) -> None:
-        """The job's owner changes its comment."""
+        """Let the job's owner change its comment."""
         self._books.known[job_id].comment = text
 
     def add_stranger(self, spec: InstanceSpec) -> None:
@@ -332,11 +332,11 @@ class SimulatedWorld:
         )
 
     def user_cancel(self, job_id: str) -> None:
-        """The owner cancels the job."""
+        """Let the owner cancel the job."""
         self._jobs.end(self._books.known[job_id], JobState.CANCELLED)
 
     def admin_suspend(self, job_id: str) -> None:
-        """An admin, or Slurm's own gang scheduling, suspends the job."""
+        """Let an admin, or Slurm's own gang scheduling, suspend the job."""
         job = self._books.known[job_id]
         if job.state is JobState.RUNNING and not job.configuring:
             self._jobs.suspend(job, by="an admin")
@@ -354,7 +354,7 @@ class SimulatedWorld:
     # --- what came of it ------------------------------------------------------------------
 
     def job(self, job_id: str) -> Job:
-        """The job as Slurm shows it, or would if it still remembered it."""
+        """Return the job as Slurm shows it, or would if it still remembered it."""
         return self._books.jobs[job_id].view()
 
     def heeds(self, job_id: str, after_s: float) -> None:
@@ -362,7 +362,7 @@ class SimulatedWorld:
         self._books.jobs[job_id].heeds_s = after_s
 
     def signals(self, job_id: str) -> list[str]:
-        """The signals that were sent to the job."""
+        """Return the signals that were sent to the job."""
         return self._books.jobs[job_id].signals
 
     @property
@@ -371,7 +371,7 @@ class SimulatedWorld:
         return frozenset(self._books.nodes)
 
     def instance(self, name: str) -> SimInstance:
-        """The instance, on whichever host it is."""
+        """Return the instance, on whichever host it is."""
         for host in self.hosts.values():
             if name in host.instances:
                 return host.instances[name]

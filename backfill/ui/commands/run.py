@@ -173,7 +173,7 @@ def launch(
 
 
 def _used(places: Sequence[MachineSeen], ranks: int, per_machine: int) -> tuple[list[MachineSeen], int]:
-    """The machines for so many ranks (0: as many as there is room for), and how many ranks that is."""
+    """Choose machines for so many ranks (0: as many as there is room for); return the ranks, too."""
     smallest = min(place.cpus for place in places)
     if not 0 <= per_machine <= smallest:
         raise RunError(f"--per-machine {per_machine}: use a number from 1 to {smallest}, its CPUs", USAGE)

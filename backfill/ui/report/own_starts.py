@@ -81,7 +81,7 @@ class OwnStarts:
                 pass
 
     def done(self, at_s: float, key: str, problem: str) -> None:
-        """A call has ended."""
+        """Note that a call has ended."""
         kind, name, *_ = key.split(":")
         if problem:
             return

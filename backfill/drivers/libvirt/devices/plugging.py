@@ -74,7 +74,7 @@ def _hand_over(pool: Pool, host: str, name: str, holding: Holding) -> None:
 
 
 def _number_of(user: str) -> str:
-    """The user's number, where it is known here: guests need not know the names of users."""
+    """Return the user's number, where it is known here: guests need not know the names of users."""
     try:
         return str(pwd.getpwnam(user).pw_uid)
     except KeyError:

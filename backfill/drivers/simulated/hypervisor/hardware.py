@@ -160,7 +160,7 @@ class Marks:
         self._having: dict[tuple[str, str], list[SimInstance]] = {}
 
     def add(self, instance: SimInstance) -> None:
-        """It has come to a host."""
+        """Take in that it has come to a host."""
         for mark in _marks(instance):
             self._having.setdefault(mark, []).append(instance)
 

@@ -77,7 +77,7 @@ class SimulatedKeeper:
         self.verify(identity)
 
     def put_back(self, host: str, name: str, identity: str) -> None:
-        """The instance is suspended on `host` again."""
+        """Let the instance be suspended on `host` again."""
         self.verify(identity)
         kept = self._instances.get((identity, name))
         if kept is None:
@@ -97,7 +97,7 @@ class SimulatedKeeper:
         self._bring_back(identity, name)
 
     def _bring_back(self, identity: str, name: str) -> None:
-        """Copies that are gone are there again when all of their machines are."""
+        """Bring back copies that are gone when all of their machines are there again."""
         machines = self._new[identity]
         for run in self._runs[identity, name]:
             whole = machines.keys() >= set(run.nodes)
@@ -118,7 +118,7 @@ class SimulatedKeeper:
 
 
 def _anew(lost: SimInstance) -> SimInstance:
-    """An instance like one that was lost, whose machine stands still."""
+    """Make an instance like one that was lost, whose machine stands still."""
     old = lost.machine
     machine = SimMachine(old.node, old.host, metal=False, cpus=old.cpus, booted=True, booted_s=old.booted_s)
     machine.stopped_at_s, machine.findable = old.stopped_at_s, old.findable

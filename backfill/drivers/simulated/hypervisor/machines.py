@@ -17,20 +17,20 @@ class MachineListener(Protocol):
     """Hears everything that slurmctld could hear of a machine."""
 
     def answers(self, machine: SimMachine, *, registers: bool) -> None:
-        """The machine's slurmd can be reached (again)."""
+        """Note that the machine's slurmd can be reached (again)."""
 
     def falls_silent(self, machine: SimMachine) -> None:
-        """The machine's slurmd can no longer be reached."""
+        """Note that the machine's slurmd can no longer be reached."""
 
     def finishes(self, run: SimRun) -> None:
-        """A copy of a job came to its end."""
+        """Note that a copy of a job came to its end."""
 
 
 class Watchman(Protocol):
     """Judges the deeds of copies of jobs."""
 
     def stale_copy(self, run: SimRun, machine: SimMachine) -> None:
-        """The machine got CPU with a copy inside that Slurm had given up."""
+        """Note that the machine got CPU with a copy inside that Slurm had given up."""
 
     def two_copies(self, run: SimRun, other: SimRun) -> None:
         """Two copies of one job compute at the same time."""
@@ -64,7 +64,7 @@ class Machines:
         self._tell(machine, registers=False)
 
     def destroy(self, machine: SimMachine) -> None:
-        """The machine and all copies on it are gone."""
+        """Drop the machine and all copies on it."""
         self.update(machine, on=False)
         for run in tuple(machine.runs):
             self.kill(run)
@@ -78,7 +78,7 @@ class Machines:
         self.update(machine, on=True)
 
     def move(self, machine: SimMachine, host: str) -> None:
-        """The machine, with its copies, is now on `host`."""
+        """Move the machine, with its copies, to `host`."""
         going = [run for run in machine.runs if run.since_s is not None]
         for run in going:
             self._halt(run)
@@ -156,7 +156,7 @@ class Machines:
         self._follow(run)
 
     def resume(self, job: str, nodes: Iterable[str], needed_s: float, since_s: float) -> None:
-        """A copy, the job's first, that has computed on these machines since then."""
+        """Add a copy, the job's first, that has computed on these machines since then."""
         run = SimRun(job, 0, tuple(self.serving[node] for node in nodes), needed_s)
         for machine in run.machines:
             machine.runs.append(run)
@@ -165,7 +165,7 @@ class Machines:
         self._end_at(run, since_s + needed_s)
 
     def reinstate(self, kept: KeptRun, machines: Iterable[SimMachine]) -> None:
-        """A copy that was lost goes on from a checkpoint, as soon as all of its machines do."""
+        """Let a copy that was lost go on from a checkpoint, as soon as all of its machines do."""
         run = SimRun(
             kept.job, kept.restart, tuple(machines), kept.needed_s, kept.done_s, stopped=kept.stopped
         )
@@ -175,14 +175,14 @@ class Machines:
         self._follow(run)
 
     def find(self, job: str, restart: int) -> SimRun | None:
-        """The copy of this job in this restart, unless it is gone."""
+        """Return the copy of this job in this restart, unless it is gone."""
         for run in self._runs.get(job, ()):
             if run.restart == restart:
                 return run
         return None
 
     def kill(self, run: SimRun) -> None:
-        """The copy is gone from all its machines."""
+        """Drop the copy from all its machines."""
         self._halt(run)
         self._hear(run, answers=False)
         for machine in run.machines:
@@ -260,7 +260,7 @@ class Machines:
                     yield self._segment(run, run.since_s, self._events.now_s)
 
     def tally(self, every_s: float) -> list[Count]:
-        """The lines of all counting jobs, one per `every_s` of computing, in order of time."""
+        """Return the lines of all counting jobs, one per `every_s` of computing, in order of time."""
         counts = [count for s in self.all_segments() for count in _counts(s, every_s)]
         return sorted(counts, key=lambda count: count.at_s)
 

@@ -139,7 +139,7 @@ class SimulatedProvider(SimulatedKeeper, SimulatedHolder):
     # --- pause, suspend, migrate ----------------------------------------------------------
 
     def pause(self, host: str, name: str) -> None:
-        """RUNNING to PAUSED."""
+        """Bring it from RUNNING to PAUSED."""
         with self._call("pause", host, name) as found:
             instance = self._instance(found, name)
             if instance.state is not InstanceState.PAUSED:
@@ -190,26 +190,26 @@ class SimulatedProvider(SimulatedKeeper, SimulatedHolder):
             return lag_s
 
     def announce(self, host: str, name: str, job: int, ends_s: float) -> None:
-        """It is written down."""
+        """Write it down."""
         with self._call("announce", host, name) as found:
             self._need(self._instance(found, name), InstanceState.RUNNING)
             self.announced[job] = ends_s
 
     def run_for(self, host: str, name: str, job: int, user: str, command: Sequence[str]) -> None:
-        """It is written down."""
+        """Write it down."""
         with self._call("run_for", host, name) as found:
             self._need(self._instance(found, name), InstanceState.RUNNING)
             self.commands.append((job, user, tuple(command)))
 
     def give_memory(self, host: str, name: str, keep_mb: int | None) -> int:
-        """The host uses so much less at once."""
+        """Let the host use so much less at once."""
         with self._call("give_memory", host, name) as found:
             self._need(instance := self._instance(found, name), InstanceState.RUNNING)
             before_mb, instance.machine.kept_mb = instance.rss_mb, keep_mb
             return max(0, before_mb - instance.rss_mb)
 
     def suspend(self, host: str, name: str) -> float:
-        """RUNNING or PAUSED to SUSPENDED; its memory is free. Returns MB."""
+        """Bring it from RUNNING or PAUSED to SUSPENDED; its memory is free. Return MB."""
         with self._call("suspend", host, name) as found:
             instance = self._instance(found, name)
             self._need_known(instance)
@@ -251,7 +251,7 @@ class SimulatedProvider(SimulatedKeeper, SimulatedHolder):
             self.watch(instance)
 
     def cancel_move(self, host: str, name: str) -> None:
-        """Moves act at once here, so there is never one under way."""
+        """Cancel nothing: moves act at once here, so there is never one under way."""
         with self._call("cancel_move", host, name) as found:
             self._instance(found, name)
 
@@ -365,7 +365,7 @@ class SimulatedProvider(SimulatedKeeper, SimulatedHolder):
             raise RefusedError(image, "is no image that the provider knows")
 
     def make_parent(self, host: str, image: str, flavour: Flavour) -> None:
-        """It takes no time."""
+        """Make a parent at once."""
         self.need_image(image)
         with self._call("make_parent", host) as found:
             made = CloneParent(image, flavour.cpus, flavour.memory_mb, flavour.disk_gb, made=True)

@@ -103,7 +103,7 @@ class NodeControl:
                 self._events.after(self._books.manners.stale_s, partial(self._reap, run, machine))
 
     def register(self, machine: SimMachine) -> None:
-        """The machine's slurmd says which jobs it has; missing running ones are requeued."""
+        """Let the machine's slurmd say which jobs it has; missing running ones are requeued."""
         node = self._books.nodes.get(machine.node)
         if node is None or not (self._books.up and machine.answering):
             return
@@ -138,7 +138,7 @@ class NodeControl:
             self._listen(node)
 
     def finishes(self, run: SimRun) -> None:
-        """A copy is through; slurmctld hears of it when it and the nodes can be reached."""
+        """End a copy that is through; slurmctld hears of it when it and the nodes can be reached."""
         if run.stale or not self._books.up:
             return
         if all(machine.answering for machine in run.machines):
@@ -176,7 +176,7 @@ class NodeControl:
             self._settle(node, machine)
 
     def _settle(self, node: SimNode, machine: SimMachine) -> None:
-        """Ends that the node had not confirmed are confirmed, unless a stale copy lives on."""
+        """Confirm ends that the node had not confirmed, unless a stale copy lives on."""
         stale = {run.job for run in machine.runs if run.stale}
         for job in tuple(node.jobs.values()):
             if job.id not in stale:

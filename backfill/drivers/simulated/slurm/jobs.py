@@ -34,7 +34,7 @@ class JobControl:
     # --- waiting --------------------------------------------------------------------------
 
     def submit(self, job: SimJob) -> None:
-        """A new job."""
+        """Take in a new job."""
         self._books.known[job.id] = job
         self.wait(job)
 
@@ -108,7 +108,7 @@ class JobControl:
             self._events.after(delay_s, partial(self._launch, job, restart))
 
     def release(self, job_id: str) -> None:
-        """The hook's late answer: the job may start. A job that waits for none: nothing."""
+        """Let a job start by the hook's late answer. A job that waits for none: nothing."""
         job = self._books.known.get(job_id)
         if job is not None:
             self._launch(job, job.restarts)
@@ -174,7 +174,7 @@ class JobControl:
         self.wait(job)
 
     def end_by_itself(self, job: SimJob, after_s: float) -> None:
-        """It heeds a signal: its processes end of their own accord in a moment."""
+        """Let it heed a signal: its processes end of their own accord in a moment."""
         restart = job.restarts
 
         def ends() -> None:
@@ -184,7 +184,7 @@ class JobControl:
         self._events.after(after_s, ends)
 
     def end(self, job: SimJob, state: JobState) -> None:
-        """The job has ended; where its nodes do not answer it hangs in COMPLETING."""
+        """End the job; where its nodes do not answer it hangs in COMPLETING."""
         nodes, was_on_metal = job.nodes, self._on_metal(job)
         if job.state is not JobState.PENDING:
             self._give_up(job)
@@ -194,7 +194,7 @@ class JobControl:
             self._events.after(0.0, partial(self.on_ended, job.view(), nodes))
 
     def confirm(self, job: SimJob, node: SimNode) -> None:
-        """The node has nothing of the job any more; it was the last one: the job is through."""
+        """Confirm that the node has nothing of the job any more; with the last one the job is through."""
         if node.name not in job.completing:
             return
         job.completing = tuple(name for name in job.completing if name != node.name)

@@ -91,7 +91,7 @@ class SimulatedSlurm:
             return self.wall.told(ClusterObservation(self._events.now_s, nodes, jobs))
 
     def observe_nodes(self, names: Sequence[str]) -> ClusterObservation:
-        """These nodes, and the jobs that hold them."""
+        """Read these nodes, and the jobs that hold them."""
         with self._call("observe_nodes", *names):
             nodes = {name: node for name in names if (node := self._books.nodes.get(name))}
             jobs = {id_: job.view() for node in nodes.values() for id_, job in node.jobs.items()}
@@ -100,14 +100,14 @@ class SimulatedSlurm:
             return self.wall.told(ClusterObservation(self._events.now_s, *told))
 
     def read_jobs(self, ids: Sequence[str]) -> dict[str, Job]:
-        """These jobs, as far as they are known."""
+        """Read these jobs, as far as they are known."""
         with self._call("read_jobs", *ids):
             known = self._books.known
             seen = {id_: known[id_].view() for id_ in ids if id_ in known}
             return dict(self._faults.misread_slurm({}, seen)[1])
 
     def read_nodes(self, names: Sequence[str]) -> dict[str, Node]:
-        """These nodes, as far as they are known."""
+        """Read these nodes, as far as they are known."""
         with self._call("read_nodes", *names):
             nodes = self._books.nodes
             views = {name: nodes[name].view() for name in names if name in nodes}
@@ -202,7 +202,7 @@ class SimulatedSlurm:
     # --- jobs -----------------------------------------------------------------------------
 
     def suspend_job(self, job_id: str) -> None:
-        """RUNNING to SUSPENDED; delivered when the node answers."""
+        """Bring it from RUNNING to SUSPENDED; it is delivered when the node answers."""
         with self._call("suspend_job", job_id):
             job = self._active(job_id)
             if job.configuring:
@@ -343,7 +343,7 @@ class SimulatedSlurm:
         return job
 
     def signal_job(self, job_id: str, signal: str) -> None:
-        """A job that heeds signals ends by itself a little later; any other goes on."""
+        """Send a signal: a job that heeds it ends by itself a little later; any other goes on."""
         check_job_id(job_id)
         with self._call("signal_job", job_id):
             job = self._known(job_id)

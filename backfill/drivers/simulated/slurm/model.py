@@ -100,7 +100,7 @@ class SimJob(Viewed):
         return self.state is JobState.SUSPENDED and not self.suspended_by
 
     def view(self) -> Job:
-        """The job as Slurm would show it now."""
+        """Show the job as Slurm would now."""
         if not isinstance(self._view, Job):
             self._view = self._picture()
         return self._view
@@ -178,7 +178,7 @@ class SimNode(Viewed):
     pictures: dict[object, Node] = field(default_factory=dict)
 
     def view(self) -> Node:
-        """The node as Slurm would show it now; suspended jobs leave it IDLE (measured)."""
+        """Show the node as Slurm would now; suspended jobs leave it IDLE (measured)."""
         if not isinstance(self._view, Node):
             self._view = self._picture()
         return self._view
