@@ -105,7 +105,7 @@ def room(world: World, host: str, policies: PolicySet, *, kept: bool = True) -> 
         if host == node.target or node.phase in holding:
             left = left - shape
         else:
-            left = left - _still_there(world, host, node.name, shape)
+            left = left - _still_there(world, host, node, shape)
     regions = {job: loan.region_mb for job, loan in _awaited(world, host)}
     for instance in world.fleet.instances_on(host):
         regions[instance.devices_of] = instance.region_mb
@@ -123,13 +123,24 @@ def _awaited(world: World, host: str) -> Iterator[tuple[str, DeviceLoan]]:
             yield node.job, loan
 
 
-def _still_there(world: World, host: str, name: str, shape: Resources) -> Resources:
-    """Return what a node that goes has on the host: also where a call may yet bring its instance there."""
-    instance = world.instances.get((host, name))
+def _still_there(world: World, host: str, node: ManagedNode, shape: Resources) -> Resources:
+    """Return what a node that goes has on the host: also where a call may yet bring its instance there,
+    and where the one reading for which it goes may have missed it."""
+    instance = world.instances.get((host, node.name))
     if instance is not None:
         return _there(instance, shape)
-    coming = any(o.running and o.host == host for o in world.operations_of(name))
-    return shape if coming else NOTHING
+    coming = any(o.running and o.host == host for o in world.operations_of(node.name))
+    unread = node.phase is Phase.REMOVING and host in node.hosts and unread_since(world, host, node)
+    return shape if coming or unread else NOTHING
+
+
+def unread_since(world: World, host: str, node: ManagedNode) -> bool:
+    """Return True if nothing that was read of the host since the node's phase began tells of its instance."""
+    source = world.sources.get(host)
+    read_s = max(
+        source.seen_s if source is not None else 0.0, world.seen_s("instance", f"{host}/{node.name}")
+    )
+    return read_s <= node.since_s
 
 
 def places_ever(

@@ -129,6 +129,14 @@ FOUND_LATER: tuple[tuple[int, int], ...] = (
     (20261203, 1728),
     # A copy that its guest had ended was still in the books when the return failed, beside an intact one.
     (20261203, 2547),
+    # One reading lacked a job that waited for its room beside another one: its hook was told to go on.
+    (20261204, 219),
+    # One reading lacked a host's node and the job on it, which the instances there were to make room for.
+    (20261204, 1675),
+    # A node of a suspended job was opened before another one of it had been taken over.
+    (20261204, 631),
+    # A reading lacked an instance that was to go, and its room was given away in the same plan.
+    (20261204, 304),
 )
 
 

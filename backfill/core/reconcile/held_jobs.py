@@ -149,8 +149,15 @@ def being_requeued(builder: PlanBuilder, node: ManagedNode, job: Job) -> bool:
 def waits_for(builder: PlanBuilder, node: ManagedNode) -> Reason | None:
     """Return for which other node a suspended job here waits; until then the node takes no other."""
     for job in builder.world.jobs_on(node.name):
-        if job.active and (others := fellows(builder, node, job)):
-            return because(Code.JOB_WAITS, job=job.id, nodes=tuple(m.name for m in others))
+        if not job.active:
+            continue
+        others = [m.name for m in fellows(builder, node, job)]
+        if job.state is JobState.SUSPENDED:
+            # What becomes of one that is not taken over yet is not known.
+            names, managed = builder.policies.instances.names, builder.world.managed
+            others += [name for name in job.nodes if name in names and name not in managed]
+        if others:
+            return because(Code.JOB_WAITS, job=job.id, nodes=tuple(others))
     return None
 
 

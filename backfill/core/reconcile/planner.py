@@ -310,13 +310,12 @@ def _step_claim(builder: PlanBuilder, claim: HostAllocation) -> None:
     if not claim.hosts and not claim.waiting:
         builder.add(EndClaim(claim.job_id, "its start was let go"))
         return
-    if claim.hosts and _over(builder, claim):
-        builder.add(EndClaim(claim.job_id, "the job has left its nodes"))
-        if claim.waiting:
-            builder.add(AnswerClaim(claim.job_id, True, "the job has left its nodes"))
-        return
     if not claim.waiting:
+        if claim.hosts and _over(builder, claim):
+            builder.add(EndClaim(claim.job_id, "the job has left its nodes"))
         return
+    # One reading without the job starts nothing: a hook hears only of room that is proven free. The
+    # hook of a job that has left its nodes goes by itself, or costs one stop that nobody needed.
     limit_s = claim.since_s + builder.policies.answer_within_s
     builder.wake_at(limit_s)
     busy = _busy(builder, claim)
@@ -361,12 +360,13 @@ def _over(builder: PlanBuilder, claim: HostAllocation) -> bool:
 
 
 def _torn(world: World, node: str) -> bool:
-    """Return True if what Slurm does not show there means nothing now: it is just not believed, or
-    shows the node as given away and nobody to whom, as while it reads its own state."""
+    """Return True if what Slurm does not show there means nothing now: it is just not believed, it
+    does not show the node either, or it shows that as given away and nobody to whom, as while it
+    reads its own state."""
     slurm, seen = world.sources.get("slurm"), world.nodes.get(node)
-    if slurm is not None and slurm.odd_s:
+    if (slurm is not None and slurm.odd_s) or seen is None:
         return True
-    given = seen is not None and seen.base in _GIVEN and "COMPLETING" not in seen.flags
+    given = seen.base in _GIVEN and "COMPLETING" not in seen.flags
     return given and not world.jobs_on(node)
 
 

@@ -9,6 +9,7 @@ from backfill.core.model.cluster import OUR_REASON, Job, NodeBase
 from backfill.core.model.lifecycle import Cause, ManagedNode, Phase, Retry
 from backfill.core.model.refusals import Code, Goal, Reason, Words, because
 from backfill.core.model.sentences import sentence
+from backfill.core.placement import unread_since
 from backfill.core.queue import Topic
 from backfill.core.reconcile.builder import PlanBuilder, Progress, tell
 from backfill.core.reconcile.condemn import (
@@ -181,11 +182,7 @@ def _unsure(builder: PlanBuilder, node: ManagedNode) -> Reason | None:
             continue
         if not host.reachable:
             return because(Code.MAY_BE_THERE, host=name, said=Words(host.problem))
-        source = world.sources.get(name)
-        read_s = max(
-            source.seen_s if source is not None else 0.0, world.seen_s("instance", f"{name}/{node.name}")
-        )
-        if read_s <= node.since_s:  # the reading for which it goes is not borne out by itself
+        if unread_since(world, name, node):  # the reading for which it goes is not borne out by itself
             return because(Code.UNREAD_SINCE, host=name)
     return None
 
