@@ -103,7 +103,6 @@ def providers(
     if hosts and config.openstack is not None:
         # As above: openstacksdk is an extra.
         from backfill.drivers.openstack.provider import OpenStackProvider
-        from backfill.ui.assemble import openstack_config
 
         cloud = OpenStackProvider(openstack_config(config, config.openstack, hosts))
         found |= {h.name: cloud for h in hosts}

@@ -15,21 +15,10 @@ from backfill.core.policies.own_machines import OwnMachines
 from backfill.drivers.simulated.world import SimulatedWorld
 from backfill.ports.errors import BusyError
 from backfill.sim.scenarios.rehearsal import Rehearsal
-from tests.simulation.policy_cluster import cluster, ended, play, policies, running
+from tests.simulation.policy_cluster import ended, running
+from tests.simulation.test_own_machines import WORD, begin, state
 
-WORD = "backfill-vm"
-OWN = OwnMachines(enabled=True)
 INSIDE = OwnMachines(enabled=True, inside=("batch",))
-
-
-def begin(cpus: int = 4, **rules: object) -> tuple[SimulatedWorld, Rehearsal]:
-    sim = cluster(cpus)
-    return sim, play(sim, policies(**{"own_machines": OWN, **rules}))
-
-
-def state(run: Rehearsal, job: str) -> MachinesState | None:
-    own = run.world.machines.get(job)
-    return None if own is None else own.state
 
 
 def theirs(run: Rehearsal, job: str) -> list[str]:

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from backfill.core.lending import own_loan
 from backfill.core.model.actions import EndInside, NameMachines, TellJob, UnpinJob
-from backfill.core.model.cluster import OUR_REASON, Job, MachineRequest
+from backfill.core.model.cluster import OUR_REASON, Job
 from backfill.core.model.fleet import Flavour, Fleet, FleetState
 from backfill.core.model.job_machines import JobMachines, MachinesState
 from backfill.core.model.lifecycle import ABSENT, ManagedNode
@@ -22,9 +22,17 @@ from backfill.core.model.sentences import sentence
 from backfill.core.placement import places_ever
 from backfill.core.queue import Topic
 from backfill.core.reconcile.builder import PlanBuilder, members
-from backfill.core.reconcile.job_machines import await_devices, become, failed, pin_members, pinned, reclaim
+from backfill.core.reconcile.job_machines import (
+    PLAIN,
+    await_devices,
+    become,
+    failed,
+    pin_members,
+    pinned,
+    reclaim,
+    taken_in,
+)
 from backfill.core.reconcile.machine_bounds import (
-    image_for,
     margin_mb,
     not_its_image,
     share,
@@ -33,7 +41,6 @@ from backfill.core.reconcile.machine_bounds import (
 )
 from backfill.core.tables import named
 
-_PLAIN = MachineRequest()
 NONE_THERE = "no machines on its nodes"
 
 
@@ -47,26 +54,12 @@ def plan_inside(builder: PlanBuilder) -> None:
         if job_id in world.machines or not policies.own_machines.asks_inside(job):
             continue
         size, flavour = _size(builder, job)
-        now_s, reason = float(builder.now_s), "its job asks for it"
-        request = None if job.machines_fault is not None else replace(job.machines or _PLAIN, at=(), run=0)
-        image = image_for(policies, job)
         found = _found(builder, job)
         if found is None:
             continue  # some of them are taken over in a moment
-        own = JobMachines(
-            job.id,
-            job.restarts,
-            MachinesState.QUEUED,
-            now_s,
-            now_s,
-            job.user,
-            size,
-            flavour,
-            request,
-            "" if image == policies.instances.image else image,
-            reason=reason,
-            inside=True,
-        )
+        request = replace(job.machines or PLAIN, at=(), run=0)
+        own = replace(taken_in(builder, job, size, flavour, request), inside=True)
+        reason = own.reason
         if found:
             own = _taken_over(builder, own, found)
         builder.add(SetMachines(own, reason))
@@ -111,7 +104,7 @@ def order_of(job_id: str, number: int) -> str:
 
 def _size(builder: PlanBuilder, job: Job) -> tuple[int, Flavour]:
     """How many machines, and of what shape: what its word leaves open is an equal part of what it got."""
-    usual, wanted = builder.policies.instances.flavour, job.machines or _PLAIN
+    usual, wanted = builder.policies.instances.flavour, job.machines or PLAIN
     cpus, memory_mb = share(job)
     memory_mb = max(0, memory_mb - sum(wanted.regions))  # what they share is a part of it, too
     disk_gb = usual.disk_gb if wanted.disk_gb is None else -int(-wanted.disk_gb // 1)
@@ -203,7 +196,7 @@ def _order(builder: PlanBuilder, own: JobMachines, job: Job) -> None:
         builder.awaits(Topic.READING)
         builder.refuse(f"job {own.job}", Goal.MACHINES, why)
         return
-    per_node = (own.request or _PLAIN).per_node
+    per_node = (own.request or PLAIN).per_node
     orders, reason = own.orders + 1, f"job {own.job} is to have them on its nodes"
     fleet = Fleet(
         order_of(own.job, orders),
@@ -261,7 +254,7 @@ def _name(own: JobMachines, names: tuple[str, ...]) -> NameMachines:
     """Return the word by which `backfill run` finds them; no names: there are none any more."""
     why = "they take its owner's jobs" if names else own.reason
     said = f"{own.what} on its nodes: {', '.join(names)}" if names else f"its machines go: {own.reason}"
-    word = render(replace(own.request or _PLAIN, at=names, run=own.restarts if names else 0))
+    word = render(replace(own.request or PLAIN, at=names, run=own.restarts if names else 0))
     text = f"{OUR_REASON} {said} {word}"
     return NameMachines(subject=own.job, generation=own.restarts, reason=why, job_id=own.job, text=text)
 
@@ -337,7 +330,7 @@ _STEPS: dict[MachinesState, Callable[[PlanBuilder, JobMachines, Job], None]] = {
 
 def _never(builder: PlanBuilder, own: JobMachines, job: Job) -> Reason | None:
     """Return why these machines can never be, if they cannot."""
-    world, policies, wanted = builder.world, builder.policies, job.machines or _PLAIN
+    world, policies, wanted = builder.world, builder.policies, job.machines or PLAIN
     if job.machines_fault is not None or wanted.network:
         return job.machines_fault or because(Code.MACHINES_UNABLE, what=(f"network {wanted.network}",))
     for name in job.nodes:

@@ -36,7 +36,7 @@ from backfill.core.world import World
 _HELD = "JobHeldAdmin"
 
 
-_PLAIN = MachineRequest()
+PLAIN = MachineRequest()  # what a job wants that says nothing of its machines
 
 
 def asks(policies: PolicySet, job: Job) -> bool:
@@ -71,25 +71,29 @@ def plan_machines(builder: PlanBuilder) -> None:
         return
     for job in _new(builder):
         size, flavour = _size(builder.policies, job)
-        now_s = float(builder.now_s)
-        request = None if job.machines_fault is not None else replace(job.machines or _PLAIN, held=False)
-        reason = "its job asks for it"
-        image = image_for(builder.policies, job)
-        image = "" if image == builder.policies.instances.image else image
-        own = JobMachines(
-            job.id,
-            job.restarts,
-            MachinesState.QUEUED,
-            now_s,
-            now_s,
-            job.user,
-            size,
-            flavour,
-            request,
-            image,
-            reason=reason,
-        )
-        builder.add(SetMachines(own, reason))
+        own = taken_in(builder, job, size, flavour, replace(job.machines or PLAIN, held=False))
+        builder.add(SetMachines(own, own.reason))
+
+
+def taken_in(
+    builder: PlanBuilder, job: Job, size: int, flavour: Flavour, request: MachineRequest
+) -> JobMachines:
+    """Return the first record of a job's machines. `request`: what counts of its word, if it is readable."""
+    now_s, usual = float(builder.now_s), builder.policies.instances.image
+    image = image_for(builder.policies, job)
+    return JobMachines(
+        job.id,
+        job.restarts,
+        MachinesState.QUEUED,
+        now_s,
+        now_s,
+        job.user,
+        size,
+        flavour,
+        None if job.machines_fault is not None else request,
+        "" if image == usual else image,
+        reason="its job asks for it",
+    )
 
 
 def _new(builder: PlanBuilder) -> list[Job]:
@@ -116,7 +120,7 @@ def _waits(builder: PlanBuilder, job: Job) -> bool:
 
 def _size(policies: PolicySet, job: Job) -> tuple[int, Flavour]:
     """How many machines, and of what shape: what its word leaves open is as the job is."""
-    usual, wanted = policies.instances.flavour, job.machines or _PLAIN
+    usual, wanted = policies.instances.flavour, job.machines or PLAIN
     cpus, memory_mb = share(job)
     whole_mb = wanted.memory_mb or (guest_mb(usual, memory_mb) if memory_mb else usual.memory_mb)
     disk_gb = usual.disk_gb if wanted.disk_gb is None else -int(-wanted.disk_gb // 1)
@@ -206,7 +210,7 @@ def _order(builder: PlanBuilder, own: JobMachines) -> None:
         own.image,
         flavour=own.flavour,
         job=own.job,
-        company=(own.request or _PLAIN).company,
+        company=(own.request or PLAIN).company,
         reason=reason,
     )
     builder.add(SetFleet(fleet, reason))
@@ -470,7 +474,7 @@ def _hold(own: JobMachines, why: str) -> HoldJob:
 
 def _release(own: JobMachines) -> ReleaseJob:
     why = f"its own is there: {own.what}" if own.size == 1 else f"its own are there: {own.what}"
-    word = render(own.request or _PLAIN)
+    word = render(own.request or PLAIN)
     return ReleaseJob(
         subject=own.job,
         generation=own.restarts,
