@@ -114,6 +114,41 @@ def test_nobody_else_gets_in_whatever_their_priority() -> None:
     assert sim.audit() == []
 
 
+def stranger_on(sim: SimulatedWorld, run: Rehearsal, job: str, away_s: float) -> str:
+    """Somebody opens a job's own machine before it is kept for it, and no daemon is there for so long."""
+    run.until(lambda: bool(theirs(run, job) & sim.nodes), 60)
+    (own,) = theirs(run, job)
+    run.kill()
+    sim.admin_drain(own, "")
+    stranger = sim.submit("htc", 300.0, user="eve", required_nodes=(own,))
+    run.until(lambda: running(sim, stranger), 60)
+    run.run(away_s)
+    run.start()
+    return stranger
+
+
+def test_a_stranger_who_has_just_begun_on_it_is_put_back() -> None:
+    """As on nodes that are for some people only: it has done nothing yet, and the job has waited."""
+    sim, run = begin()
+    job = sim.submit("htc", 20.0, comment=WORD, user="ada")
+    stranger = stranger_on(sim, run, job, away_s=20.0)
+    run.until(lambda: running(sim, job), 60)
+    assert sim.job(stranger).restarts == 1
+    sim.user_cancel(stranger)
+    run.until(lambda: ended(sim, job) and nothing_left(run, sim), 300)
+    assert sim.audit() == []
+
+
+def test_a_stranger_who_has_been_on_it_for_long_is_left_to_its_end() -> None:
+    """Its work is intact; nobody follows it there, and the job begins after it."""
+    sim, run = begin()
+    job = sim.submit("htc", 20.0, comment=WORD, user="ada")
+    stranger = stranger_on(sim, run, job, away_s=90.0)
+    run.until(lambda: ended(sim, stranger, job) and nothing_left(run, sim), 1500)
+    assert sim.job(stranger).restarts == 0
+    assert sim.audit() == []
+
+
 def test_a_job_over_two_nodes_gets_both_or_none() -> None:
     """While there is room for one only, none is made."""
     sim, run = begin(cpus=2)

@@ -166,6 +166,22 @@ def test_no_ladder_allows_a_job_that_may_not_be_requeued() -> None:
     assert kinds(world) == ["destroyed"]
 
 
+@pytest.mark.parametrize(
+    ("kept", "more_s", "found"), [(1, 10.0, []), (1, 80.0, ["destroyed"]), (0, 10.0, ["destroyed"])]
+)
+def test_a_stranger_who_has_just_begun_may_be_put_back(kept: int, more_s: float, found: list[str]) -> None:
+    """On a node that is kept for another job; not after a minute, nor where nobody is kept out."""
+    world = cluster()
+    stranger = busy(world, 600.0)
+    owner = world.submit("low", 60.0, cpus=2)
+    if kept:
+        world.slurm.pin_job(owner, ["v1"])
+    world.clock.advance(more_s)
+    with world.doing(ours(world)):
+        world.slurm.requeue_job(stranger)
+    assert kinds(world) == found
+
+
 def test_an_order_allows_it() -> None:
     """An admin said that the host is off for good."""
     world = cluster()

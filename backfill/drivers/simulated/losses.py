@@ -243,13 +243,25 @@ class Losses:
         )
 
     def _stranger(self, run: SimRun) -> bool:
-        """Return True if it has just begun where its owner may not be at all, and may begin anew."""
+        """Return True if it has just begun where it may not be at all, and may begin anew.
+
+        On an image that its owner may not have, or on a node that is kept for another job.
+        """
         policies, job = self._deed.policies, self._books.jobs[run.job]
         if policies is None or not job.requeue or self._events.now_s > job.start_s + _JUST_BEGUN_S:
             return False
+        if any(self._kept_for_another(job, m.node) for m in run.machines):
+            return True
         places = (self._hosts[m.host].instances.get(m.node) for m in run.machines)
         images = [place.spec.image for place in places if place is not None]
         return any(policies.environments.keeps_out(image, job.view()) for image in images)
+
+    def _kept_for_another(self, job: SimJob, name: str) -> bool:
+        """Return True if a reservation keeps the node for one job, and for none of this one's kind."""
+        node = self._books.nodes.get(name)
+        if node is None:
+            return False
+        return node.pinned not in ("", job.id) or (bool(node.within) and node.owner != job.user)
 
     def _patience_over(self, run: SimRun) -> bool:
         """Its workload says for how long it may stand still, and by the true time that is over.
