@@ -517,7 +517,7 @@ class Day:
 
     def left(self) -> str:
         """Say which nodes and instances of ours there really are, or return an empty text."""
-        nodes = set(self.sim.slurm.observe().nodes) - set(HOSTS)
+        nodes = self.sim.nodes.difference(HOSTS)
         there = [name for host in HOSTS for name in self.sim.hosts[host].instances]
         return f"nodes {sorted(nodes)}, instances {sorted(there)}" if nodes or there else ""
 
