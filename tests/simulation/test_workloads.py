@@ -11,6 +11,7 @@ from backfill.core.model.changes import HoldSet
 from backfill.core.model.cluster import JobState
 from backfill.core.model.fleet import Flavour
 from backfill.core.model.lifecycle import Phase
+from backfill.core.policies.budgets import Budget, Budgets
 from backfill.core.policies.ladder import Ladder, Rung, RungRule
 from backfill.core.policies.limits import Limits
 from backfill.core.policies.scale import Scale
@@ -213,6 +214,29 @@ def test_a_long_stay_gives_it_back_at_once_where_nothing_else_is_left() -> None:
     asked_s = run.now_s
     run.until(lambda: run.sim.job(low).state is JobState.PENDING, 20)
     assert run.now_s - asked_s < 20
+    assert run.sim.audit() == []
+
+
+@pytest.mark.parametrize("held_up", ["disk", "slurm"])
+def test_a_long_stay_that_ends_early_gives_nothing_back(held_up: str) -> None:
+    """It was to start over, which had to wait; by then only a budget keeps it from its host."""
+    run, low = one_pilot(pilots(PAUSE, REQUEUE))
+    assert isinstance(run.journal, MemoryJournal)
+    run.journal.full = held_up == "disk"
+    order = run.sim.faults.fail("drain", UnreachableError("slurm", "no answer"), times=-1)
+    high = take(run.sim, 10.0, 600.0)
+    run.until(lambda: running(run.sim, high), 5)
+    run.until(lambda: ended(run.sim, high), 20)
+    usual = run.policies
+    nobody = Budgets((Budget("0"),))
+    run.policies = run.cycle.policies = replace(usual, budgets=nobody)
+    run.journal.full = False
+    order.end()
+    run.run(30.0)
+    assert (run.sim.job(low).state, phase(run)) == (JobState.SUSPENDED, Phase.PARKED)
+    run.policies = run.cycle.policies = usual
+    run.until(lambda: running(run.sim, low), 30)
+    assert run.sim.job(low).restarts == 0
     assert run.sim.audit() == []
 
 

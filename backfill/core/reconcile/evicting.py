@@ -23,6 +23,18 @@ from backfill.core.queue import Topic
 from backfill.core.reconcile.builder import PlanBuilder, Progress, ladder_of, suspend, tell
 from backfill.core.reconcile.checkpoints import lost_order, order_back, place_elsewhere
 from backfill.core.reconcile.condemn import clear, condemn, forgotten, lost, over, permit, stale, work_on
+from backfill.core.reconcile.course import (
+    change_course,
+    climb,
+    held_back_s,
+    holds,
+    next_rung,
+    of_workload,
+    past_the_last,
+    stand_still,
+    unsafe,
+    waits_after_all,
+)
 from backfill.core.reconcile.devices import unplug_first
 from backfill.core.reconcile.held_jobs import (
     PAUSED,
@@ -33,20 +45,7 @@ from backfill.core.reconcile.held_jobs import (
     tell_stopped,
 )
 from backfill.core.reconcile.job_machines import kept_off
-from backfill.core.reconcile.pressure import (
-    change_course,
-    climb,
-    held_back_s,
-    hold_back,
-    holds,
-    next_rung,
-    of_workload,
-    only_claimed,
-    past_the_last,
-    stand_still,
-    unsafe,
-    why_taken,
-)
+from backfill.core.reconcile.pressure import hold_back, only_claimed, why_taken
 from backfill.core.reconcile.reasons import not_lost_yet
 
 _PUT_OFF = "still paused, because its node did not come back well; it is tried again by itself"
@@ -94,7 +93,7 @@ def _stands_still(builder: PlanBuilder, node: ManagedNode, instance: Instance) -
     if _worked_late(builder, node, instance):
         return
     rung = builder.rule(node).rung
-    if rung is Rung.REQUEUE and _ends_still(builder, node):
+    if rung is Rung.REQUEUE and (waits_after_all(builder, node) or _ends_still(builder, node)):
         return
     if rung is Rung.SUSPEND and instance.state is InstanceState.PAUSED and not node.doomed:
         suspend(builder, node, node.reason)
@@ -160,7 +159,7 @@ def stop(builder: PlanBuilder, node: ManagedNode) -> None:
     if builder.barred:
         _stop_unwritten(builder, node, rule.rung)
         return
-    if change_course(builder, node) or holds(builder, node):
+    if change_course(builder, node) or waits_after_all(builder, node) or holds(builder, node):
         return
     match rule.rung:
         case Rung.THROTTLE if node.order is None:

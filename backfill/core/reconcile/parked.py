@@ -21,6 +21,7 @@ from backfill.core.queue import Topic
 from backfill.core.reconcile.builder import PlanBuilder, Progress, kept_in_memory, ladder_of, suspend, tell
 from backfill.core.reconcile.checkpoints import awaits_state, step_ordered
 from backfill.core.reconcile.condemn import end_overdue, kept_apart, lost, over, permit, stale
+from backfill.core.reconcile.course import climb, in_vain, next_rung, rule_after, unsafe, waits_after_all
 from backfill.core.reconcile.held_jobs import (
     await_patience,
     being_requeued,
@@ -31,7 +32,7 @@ from backfill.core.reconcile.held_jobs import (
     way,
 )
 from backfill.core.reconcile.job_machines import kept_off
-from backfill.core.reconcile.pressure import climb, in_vain, next_rung, only_claimed, rule_after, unsafe
+from backfill.core.reconcile.pressure import only_claimed
 from backfill.core.world import World
 
 
@@ -278,13 +279,14 @@ def _climb(builder: PlanBuilder, node: ManagedNode, instance: Instance) -> None:
             climb(builder, node, sentence(kept) if kept else "no other host has room")
             return
         case Rung.REQUEUE | Rung.CANCEL:
-            _give_to_queue(builder, node)
+            if not waits_after_all(builder, node):
+                _give_to_queue(builder, node)
             return
         case _:
             pass
     hopeless = _hopeless(builder, node, rule)
     if hopeless:
-        climb(builder, node, sentence(hopeless))
+        climb(builder, node, sentence(hopeless), foreseen=hopeless.code is Code.STAYS_REQUEUE)
         return
     if rule.for_s is None:
         return

@@ -31,11 +31,12 @@ from backfill.core.queue import Topic
 from backfill.core.reconcile.admission import image_of
 from backfill.core.reconcile.builder import PlanBuilder, Progress
 from backfill.core.reconcile.condemn import condemn, forgotten, lost, permit, work_on
+from backfill.core.reconcile.course import begin_eviction, first_rung
 from backfill.core.reconcile.devices import see_to_devices
 from backfill.core.reconcile.held_jobs import go_on_together, marked_in, show, waits_for
 from backfill.core.reconcile.inside import is_over, let_in
 from backfill.core.reconcile.job_machines import kept_off
-from backfill.core.reconcile.pressure import begin_eviction, first_rung, give_cpus, must_leave
+from backfill.core.reconcile.pressure import give_cpus, must_leave
 
 # The stop signal of a `scontrol suspend` that was sent to a paused guest is delivered when that is
 # thawed, as long as slurmctld's connection attempt lives (MessageTimeout, 10 s by default, and a

@@ -15,6 +15,7 @@ from backfill.core.model.sentences import sentence
 from backfill.core.queue import Topic
 from backfill.core.reconcile.builder import NOT_OURS, PlanBuilder, Progress, tell, went_on
 from backfill.core.reconcile.condemn import forgotten, lost, stale, why_apart
+from backfill.core.reconcile.course import begin_eviction
 from backfill.core.reconcile.devices import plugged_again
 from backfill.core.reconcile.held_jobs import (
     await_patience,
@@ -26,7 +27,7 @@ from backfill.core.reconcile.held_jobs import (
     tell_back,
     waits_for,
 )
-from backfill.core.reconcile.pressure import begin_eviction, give_cpus
+from backfill.core.reconcile.pressure import give_cpus
 from backfill.core.reconcile.proof import (
     ask_on,
     checks_of,
