@@ -58,15 +58,21 @@ def test_one_guest_of_a_job_moves_and_the_sums_stay_right(rig: DaemonRig) -> Non
 
 
 def test_a_job_on_bare_metal_has_machines_on_its_nodes_and_runs_mpi_over_them(rig: DaemonRig) -> None:
-    """Both hosts are its own; a launcher in its script starts the ranks, and nothing is left at its end."""
+    """Both hosts are its own; a launcher in its script starts the ranks, and nothing is left at its end.
+
+    By Slurm's PMIx, then by Open MPI's own mpirun, for which no machine has an sshd.
+    """
     rig.restart(own_machines={"enabled": True, "inside": ["batch"]}, **MPI)
-    job = script(rig, f"{launcher(rig)} -np 2 /usr/local/bin/ring 20 10")
+    by_pmix = f"{launcher(rig)} -np 2 /usr/local/bin/ring 20 10"
+    by_mpirun = f"{launcher(rig)} --mpi mpirun -np 2 /usr/local/bin/ring 30 10"
+    job = script(rig, f"{by_pmix} && {by_mpirun}")
     rig.until(
         lambda: rig.state(job) not in ("PENDING", "RUNNING", "COMPLETING"), what=f"the end of job {job}"
     )
     said = (rig.lab.shared / "jobs" / f"{job}.said").read_text()
     assert rig.state(job) == "COMPLETED", said
     assert re.search(r"ring 2 20 [0-9a-f]{16} ok", said), said
+    assert re.search(r"ring 2 30 [0-9a-f]{16} ok", said), said
     rig.until(lambda: not rig.nodes(), what="the end of its machines")
     assert not any(rig.domains().values())
     assert "backfill-inside" not in rig.ctl("scontrol", "show", "reservation")

@@ -66,6 +66,22 @@ def test_eight_ranks_stand_still_together_and_are_kept_as_one(rig: DaemonRig) ->
     rig.with_policy("checkpoint", "delete", identity)
 
 
+def test_plain_mpirun_in_a_script_reaches_all_nodes_of_its_job(rig: DaemonRig) -> None:
+    """Open MPI's daemons are started by Slurm: no guest has an sshd."""
+    rig.restart(own_machines={"enabled": True}, **MPI)
+    # What it said is told before its machines go.
+    told = 'scontrol update JobId=$SLURM_JOB_ID Comment="$(tr " " _ </tmp/said)"'
+    line = f"mpirun /usr/local/bin/ring 30 10 >/tmp/said && {told}"
+    asks = "--comment=backfill-vm:cpus=1,mem=400,place=spread"
+    job = rig.submit("-p", "htc", "-N", "2", "--ntasks-per-node=1", asks, "--wrap", line)
+    ended = ("COMPLETED", "FAILED", "NODE_FAIL", "CANCELLED")
+    rig.until(lambda: rig.state(job) in ended, what=f"the end of job {job}")
+    shown = rig.show(job)
+    assert rig.state(job) == "COMPLETED", shown
+    assert shown["Comment"].startswith("ring_2_30_"), shown
+    rig.until(lambda: not rig.nodes(), what="the end of its machines")
+
+
 def kept(rig: DaemonRig, job: RingJob) -> str:
     """Order a checkpoint of the job; wait until it is whole and verified, and the job at work."""
     identity = str(json.loads(rig.backfill("checkpoint", "create", job.id, "--json"))["id"])

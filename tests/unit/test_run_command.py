@@ -96,6 +96,18 @@ def test_ranks_can_be_spread_over_all_machines(site: Site) -> None:
         assert "use a number from 1 to 2" in done.stderr
 
 
+def test_mpirun_finds_the_machines_and_needs_no_pmi(site: Site) -> None:
+    """It runs in the first machine, and its daemons beside it in the others."""
+    assert site.run("--mpi", "mpirun", "-np", "3", "./a.out", "x y").returncode == 7
+    assert {"--nodelist=vn1,vn2", "--nodes=2", "--ntasks=3"} <= set(site.argv)
+    found = "SLURM_JOBID=$SLURM_JOB_ID SLURM_NODELIST=vn1,vn2 SLURM_TASKS_PER_NODE=2,2"
+    assert f"export {found} OMPI_MCA_plm_slurm_args='--overlap --mpi=none'; " in site.argv[-1]
+    assert site.argv[-1].endswith("exec mpirun -np 3 ./a.out 'x y'")
+    site.run("--mpi", "mpirun", "--per-machine", "1", "./a.out")
+    assert "SLURM_TASKS_PER_NODE=1,1 " in site.argv[-1]
+    assert site.argv[-1].endswith("exec mpirun -np 2 --map-by ppr:1:node ./a.out")
+
+
 def test_what_is_about_the_callers_own_job_is_kept_from_the_program(site: Site) -> None:
     """All else of the environment is the program's, and where Slurm's configuration is."""
     given = {"SLURM_NNODES": "2", "SLURM_CONF": "/x/slurm.conf", "SALLOC_PARTITION": "p", "MINE": "1"}

@@ -28,6 +28,11 @@ _OTHERS = ("SLURM_", "SALLOC_", "SRUN_", "SBATCH_", "PMI_", "PMIX_", "OMPI_")
 _UNSET = "unset $(env | sed -n 's/^\\(SLURM_[A-Z_]*\\)=.*/\\1/p' | grep -vx -e SLURM_JOB_ID -e SLURM_CONF)"
 
 
+_MPIRUN = "mpirun"
+# By these Open MPI finds the machines. Its daemons are a step beside that in which it runs itself.
+_BESIDE = "OMPI_MCA_plm_slurm_args='--overlap --mpi=none'"
+
+
 class RunError(Exception):
     """The program cannot be started. `str()` is the sentence, `code` the exit status."""
 
@@ -53,7 +58,10 @@ def add_run_arguments(parser: argparse.ArgumentParser) -> None:
         "--per-machine", type=int, default=0, metavar="N", help="ranks in each machine (its CPUs)"
     )
     parser.add_argument(
-        "--mpi", default="pmix", metavar="TYPE", help="as for srun, in the machines (pmix); none: no MPI"
+        "--mpi",
+        default="pmix",
+        metavar="TYPE",
+        help="as for srun, in the machines (pmix); none: no MPI; mpirun: by the machines' own mpirun",
     )
     parser.add_argument("-p", "--partition", default="", metavar="NAME", help="one that has the machines")
     parser.add_argument("--wait", type=int, default=600, metavar="S", help="so long for the machines (600)")
@@ -157,7 +165,10 @@ def launch(
     size = [f"--nodes={len(used)}", f"--ntasks={ranks}"]
     if args.per_machine:
         size.append(f"--ntasks-per-node={args.per_machine}")
-    step = ["srun", "--overlap", f"--mpi={args.mpi}", *size, *program]
+    if args.mpi == _MPIRUN:
+        start = _mpirun(used, ranks, args.per_machine, program)
+    else:
+        start = f"exec {shlex.join(['srun', '--overlap', f'--mpi={args.mpi}', *size, *program])}"
     return [
         "salloc",
         "--quiet",
@@ -168,8 +179,21 @@ def launch(
         *size,
         f"--job-name=in-{job}",
         *("srun", "--overlap", "--mpi=none", "--nodes=1", "--ntasks=1", f"--nodelist={used[0].name}"),
-        *("sh", "-c", f"{_UNSET}; exec {shlex.join(step)}"),
+        *("sh", "-c", f"{_UNSET}; {start}"),
     ]
+
+
+def _mpirun(used: Sequence[MachineSeen], ranks: int, per_machine: int, program: Sequence[str]) -> str:
+    """Return the command for the first machine, where mpirun starts a daemon in each other one by srun.
+
+    Neither Slurm nor the program needs a common PMI, and the machines need no sshd.
+    """
+    names = ",".join(place.name for place in used)
+    slots = ",".join(str(per_machine or place.cpus) for place in used)
+    found = f"SLURM_JOBID=$SLURM_JOB_ID SLURM_NODELIST={names} SLURM_TASKS_PER_NODE={slots}"
+    spread = ["--map-by", f"ppr:{per_machine}:node"] if per_machine else []
+    line = [_MPIRUN, "-np", str(ranks), *spread, *program]
+    return f"export {found} {_BESIDE}; exec {shlex.join(line)}"
 
 
 def _used(places: Sequence[MachineSeen], ranks: int, per_machine: int) -> tuple[list[MachineSeen], int]:
