@@ -24,6 +24,7 @@ from backfill.core.policies.devices import Devices
 from backfill.core.policies.environments import Environments
 from backfill.core.policies.ladder import Ladder, Rung
 from backfill.core.policies.limits import Limits
+from backfill.core.policies.own_machines import OwnMachines
 from backfill.core.policies.saving import Saving
 from backfill.core.policies.scale import Scale
 from backfill.core.policies.supply import Supply
@@ -307,6 +308,29 @@ def _names(hosts: Sequence[HostEntry], instances: Template) -> Iterator[BrokenRu
             yield BrokenRule("instances.names", what, "give instances names of their own")
 
 
+def _machine_networks(
+    hosts: Sequence[HostEntry], instances: Template, own_machines: OwnMachines
+) -> Iterator[BrokenRule]:
+    providers, kept = {host.provider for host in hosts}, dict[str, str]()
+    names = [network.name for network in own_machines.networks]
+    for index, network in enumerate(own_machines.networks):
+        path = f"own_machines.networks[{index}]"
+        if network.name in names[:index]:
+            yield BrokenRule(f"{path}.name", f"is {network.name} again", "name each network once")
+        bridge = network.bridge and Provider.LIBVIRT in providers
+        if not (bridge or (network.cloud and Provider.OPENSTACK in providers)):
+            what = f"gives no host network {network.name}"
+            yield BrokenRule(path, what, "set bridge for hosts of libvirt, or cloud for those of openstack")
+        for name in network.nodes:
+            if name not in instances.names:
+                what = f"has {name}, which is not in instances.names"
+                yield BrokenRule(f"{path}.nodes", what, "keep names of our own nodes for it")
+            elif name in kept:
+                what = f"has {name}, which is kept for network {kept[name]} already"
+                yield BrokenRule(f"{path}.nodes", what, "keep a name for one network")
+            kept[name] = network.name
+
+
 def _keys(libvirt: LibvirtEntry | None) -> Iterator[BrokenRule]:
     if libvirt is None:
         return
@@ -422,6 +446,7 @@ _RULES: tuple[tuple[Callable[..., Iterator[BrokenRule]], tuple[str, ...]], ...] 
     (_guest_network, ("libvirt", "instances")),
     (_openstack, ("hosts", "openstack")),
     (_names, ("hosts", "instances")),
+    (_machine_networks, ("hosts", "instances", "own_machines")),
     (_addresses, ("hosts", "instances", "libvirt", "openstack", "daemon")),
     (_flavour, ("instances",)),
     (_saving, ("hosts", "saving")),

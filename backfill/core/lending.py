@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from backfill.core.model.cluster import MachineRequest
 from backfill.core.model.devices import DeviceLoan, Sharing
+from backfill.core.model.fleet import Host
 from backfill.core.model.lifecycle import ABSENT, ManagedNode
 from backfill.core.model.quantities import Resources
 from backfill.core.model.refusals import Code, Reason, because
@@ -14,11 +16,21 @@ from backfill.core.world import World
 
 def own_loan(world: World, job_id: str) -> DeviceLoan | None:
     """Return what each of a job's own machines is lent, from the moment that it is made."""
-    own, job = world.machines.get(job_id), world.jobs.get(job_id)
-    request = own.request if own is not None else None if job is None else job.machines
+    request = _request(world, job_id)
     if request is None or not (request.sriov or request.regions):
         return None
     return DeviceLoan("what its word asks for", request.sriov, request.regions)
+
+
+def own_network(world: World, job_id: str) -> str:
+    """Return the network of a job's own machines; empty: the usual one."""
+    request = _request(world, job_id)
+    return "" if request is None or request.network is None else request.network
+
+
+def _request(world: World, job_id: str) -> MachineRequest | None:
+    own, job = world.machines.get(job_id), world.jobs.get(job_id)
+    return own.request if own is not None else None if job is None else job.machines
 
 
 def functions_of(world: World, policies: PolicySet, host: str, node: ManagedNode) -> int:
@@ -37,7 +49,7 @@ class NodeNeed:
 
     `shape`: what it takes itself, None: as much as all. `job`: nodes that have devices for this one
     are no others. `owner`: the only user who wants them, where that is known. `region_mb`: memory
-    that the instances of the job share there.
+    that the instances of the job share there. `network`: to which it is connected, empty: the usual one.
     """
 
     functions: int = 0
@@ -46,14 +58,39 @@ class NodeNeed:
     job: str = ""
     owner: str = ""
     shape: Resources | None = None
+    network: str = ""
 
     @property
-    def wants_devices(self) -> bool:
+    def particular(self) -> bool:
         """Return True if room alone is not enough."""
         return replace(self, shape=None) != NodeNeed()
 
 
 NOTHING_MORE = NodeNeed()
+
+
+def own_need(world: World, job_id: str, shape: Resources | None) -> NodeNeed:
+    """Return what each of a job's own machines takes of a host."""
+    loan, network = own_loan(world, job_id), own_network(world, job_id)
+    if loan is None:
+        return NodeNeed(shape=shape, network=network)
+    return NodeNeed(loan.functions, loan.region_mb, loan.sharing, job_id, shape=shape, network=network)
+
+
+def never(host: Host, need: NodeNeed, shape: Resources) -> Reason | None:
+    """Return what a host can never give to an instance of that shape, whatever else is on it.
+
+    Nobody knows that of a host that does not answer.
+    """
+    if not host.reachable:
+        return None
+    if not host.makes(shape):
+        return because(Code.NO_SIZE, host=host.name, cpus=shape.cpus, memory_mb=shape.memory_mb)
+    if need.region_mb and not host.shares:
+        return because(Code.NO_SHARING, host=host.name)
+    if need.network and need.network not in host.networks:
+        return because(Code.NO_NETWORK, host=host.name, network=need.network)
+    return None
 
 
 def need_of(world: World, policies: PolicySet, node: ManagedNode) -> NodeNeed:
@@ -67,6 +104,7 @@ def need_of(world: World, policies: PolicySet, node: ManagedNode) -> NodeNeed:
         "" if instance is None else instance.devices_of,
         owners.pop() if len(owners) == 1 else "",
         None if node.flavour is None else node.flavour.resources,
+        own_network(world, node.job) if node.job else "",
     )
 
 

@@ -6,7 +6,7 @@ from bisect import bisect_left, insort
 from collections.abc import Callable, Iterable, Iterator
 from math import inf, nextafter
 
-from backfill.core.lending import NOTHING_MORE, NodeNeed, forbidden, no_memory, own_loan
+from backfill.core.lending import NOTHING_MORE, NodeNeed, forbidden, never, no_memory, own_loan
 from backfill.core.model.cluster import Node, NodeBase, end_s
 from backfill.core.model.devices import DeviceLoan
 from backfill.core.model.fleet import Instance
@@ -144,23 +144,24 @@ def unread_since(world: World, host: str, node: ManagedNode) -> bool:
 
 
 def places_ever(
-    world: World, policies: PolicySet, host: str, shape: Resources, loan: DeviceLoan | None = None
+    world: World, policies: PolicySet, host: str, shape: Resources, need: NodeNeed = NOTHING_MORE
 ) -> int:
     """Return how many instances of a shape the host would carry if there were nothing else on it.
 
-    `loan`: what each of them is lent besides. Of a host that was not read yet nobody knows what it
-    cannot hold.
+    `need`: what each of them takes besides. Of a host that was not read yet, or does not answer,
+    nobody knows what it cannot hold.
     """
     known, limits = world.hosts.get(host), policies.limits
-    if known is None:
+    if known is None or not known.reachable:
         return limits.max_per_host
+    if never(known, need, shape) is not None:
+        return 0
     cpus = policies.placement.cpus(known.capacity.cpus) - limits.keep_cpus
     memory_mb = known.capacity.memory_mb - limits.keep_memory_mb
-    if loan is not None:
-        memory_mb -= loan.region_mb
+    memory_mb -= need.region_mb
     places = [cpus // shape.cpus, memory_mb // shape.memory_mb, limits.max_per_host]
-    if loan is not None and loan.functions:
-        places.append(known.functions // loan.functions)
+    if need.functions:
+        places.append(known.functions // need.functions)
     return max(0, min(places))
 
 
@@ -288,11 +289,12 @@ def why_not_on(
 
 def _lacks(world: World, policies: PolicySet, found: Room, need: NodeNeed) -> Reason | None:
     """Return what a host with room cannot give, if there is anything."""
-    if not need.wants_devices:
+    if not need.particular:
         return None
     host, left = found
-    beside = left - (need.shape or policies.instances.flavour.resources)
-    few = forbidden(world, policies, host, need)
+    shape = need.shape or policies.instances.flavour.resources
+    beside = left - shape
+    few = never(world.hosts[host], need, shape) or forbidden(world, policies, host, need)
     return few or no_memory(world, host, need.job, need.region_mb, beside)
 
 
@@ -491,6 +493,8 @@ def _look(policies: PolicySet, ask: Ask, host: str, world: World) -> Look:
     reason = reason or _enough(world, host, policies)
     if reason:
         return reason, until_s
+    if not world.hosts[host].makes(shape):
+        return because(Code.NO_SIZE, host=host, cpus=shape.cpus, memory_mb=shape.memory_mb), until_s
     left = room(world, host, policies)
     return left if shape.fits(left) else host_full(host, left, shape), until_s
 

@@ -117,6 +117,10 @@ class PolicySet:
         1.5, "Seconds after which a hook that still waits is told that the room is not free."
     )
 
+    def name_reserved(self, name: str, image: str, network: str = "") -> bool:
+        """Return True if a node of this name is for other images, or for other networks."""
+        return self.environments.reserved(name, image) or self.own_machines.reserved(name, network)
+
     def ladder_of(self, workload: str) -> Ladder:
         """Return the ladder of a workload's jobs, by its name; of all others where it has none."""
         return self.workloads.ladder(workload, self.ladder, to_disk=self.proof is Proof.MEMORY)

@@ -67,7 +67,7 @@ def _can_ever_fit(world: World, policies: PolicySet, size: int) -> None:
 def _image_allows(policies: PolicySet, image: str, size: int) -> None:
     """Refuse at once what the image's own limits never let be."""
     rule, shape = policies.environments.rule(image), policies.instances.flavour.resources
-    names = sum(not policies.environments.reserved(n, image) for n in policies.instances.names)
+    names = sum(not policies.name_reserved(n, image) for n in policies.instances.names)
     for most, what in (
         (names, f"image {image} may have {{}} names"),
         (rule.most_cpus // shape.cpus if rule.most_cpus else size, f"image {image} may have {{}}"),

@@ -200,6 +200,7 @@ def libvirt_config(config: Config, entry: LibvirtEntry, hosts: list[HostEntry]) 
         reach=reach(entry, config.policies.instances),
         await_salt=config.salt is not None and config.salt.gate,
         clock_offset_s=config.policies.readiness.clock_offset_s,
+        networks={n.name: n.bridge for n in config.policies.own_machines.networks if n.bridge},
     )
 
 
@@ -217,10 +218,14 @@ def openstack_config(config: Config, entry: OpenStackEntry, hosts: list[HostEntr
             group_policy="" if entry.spread is GroupPolicy.NONE else entry.spread.value,
             volume_gb=entry.volume_gb,
             config_drive=entry.config_drive,
+            networks={n.name: n.cloud for n in config.policies.own_machines.networks if n.cloud},
         ),
         guest=Guest(
             **asdict(entry.guest)
-            | {"slurmd_options": slurm_parts.slurmd_options(config, entry.guest.slurmd_options)}
+            | {
+                "slurmd_options": slurm_parts.slurmd_options(config, entry.guest.slurmd_options),
+                "peers": _peers(config),
+            }
         ),
         clouds_yaml=entry.clouds_yaml,
         hours_cap=entry.hours_cap,

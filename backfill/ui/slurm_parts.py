@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from backfill.config.model import Config, HookPlaceKind, ReadKind, RegistrationKind
+from backfill.config.model import Config, HookPlaceKind, Provider, ReadKind, RegistrationKind
 from backfill.core.model.cluster import SlurmSettings
 from backfill.core.policies.environments import Environments, whose
 from backfill.drivers.slurm.access import Access
@@ -15,7 +15,7 @@ from backfill.drivers.slurm.conf.reload import Reload
 from backfill.drivers.slurm.conf.transaction import ConfPlace, RolledBackError, Slurm, Transactions
 from backfill.drivers.slurm.driver import SlurmManager
 from backfill.drivers.slurm.hooks.install import POWER, HookPlan, Hooks, programs
-from backfill.drivers.slurm.hooks.machines_lua import MachineGate
+from backfill.drivers.slurm.hooks.machines_lua import MachineGate, NetworkGate
 from backfill.drivers.slurm.hooks.submit_lua import Gate
 from backfill.drivers.slurm.reading.json_path import JsonPath
 from backfill.drivers.slurm.reading.paths import Failover, ReadPath
@@ -197,7 +197,16 @@ def machine_gate(config: Config) -> MachineGate | None:
     if not rule.enabled:
         return None
     low, low_qos, high = priorities.low, priorities.low_qos, priorities.high
-    return MachineGate(rule.constraint, rule.partitions, low, low_qos, high, rule.inside)
+    return MachineGate(
+        rule.constraint,
+        rule.partitions,
+        low,
+        low_qos,
+        high,
+        rule.inside,
+        networks=tuple(NetworkGate(n.name, n.users, n.accounts, ", ".join(n.allowed)) for n in rule.networks),
+        clouds=all(host.provider is Provider.OPENSTACK for host in config.hosts),
+    )
 
 
 def spank(config: Config, directory: Path) -> Spank:

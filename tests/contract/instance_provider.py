@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from backfill.core.model.fleet import InstanceSpec, InstanceState, Tag
@@ -23,6 +25,7 @@ from tests.contract.instance_rig import (
     EVERYTHING,
     HIDE,
     IMAGES,
+    NETWORK,
     SAVE_PAUSED,
     SMALL,
     STRANGERS,
@@ -151,6 +154,16 @@ class InstancePortContract(InstanceClonesContract, InstanceMovesContract):
             rig.provider.create(wrong)
         assert state(rig) is None
         assert rig.provider.observe(wanted.host).instances == {}
+
+    def test_an_instance_is_made_in_the_network_that_is_asked_for(self, rig: Rig) -> None:
+        """One that the host says it has; another one is refused, and nothing of that is left."""
+        wanted = spec(rig)
+        with pytest.raises(RefusedError, match="no network nowhere"):
+            rig.provider.create(replace(wanted, network="nowhere"))
+        assert state(rig) is None
+        assert rig.provider.observe(wanted.host).host.networks == (NETWORK,)
+        rig.provider.create(replace(wanted, network=NETWORK))
+        rig.until(lambda: state(rig) is InstanceState.RUNNING)
 
     def test_a_deleted_instance_is_gone(self, rig: Rig) -> None:
         """From every state; deleting twice is fine; the next generation may be made."""

@@ -10,6 +10,7 @@ from backfill.core.model.fleet import Flavour, Instance, InstanceSpec, InstanceS
 from backfill.ports.provider import InstanceProvider
 
 CLUSTER = "contract"
+NETWORK = "lan"  # another one than the usual, by its name
 SMALL = Flavour(cpus=1, memory_mb=256, disk_gb=1)
 MOVE, WAKE, STRANGERS, IMAGES = "move", "wake", "strangers", "images"
 INSTANT, THROTTLE, DEVICES, BALLOON = "instant", "throttle", "devices", "balloon"

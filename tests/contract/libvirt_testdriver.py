@@ -17,7 +17,7 @@ from backfill.drivers.libvirt.provider import LibvirtProvider
 from backfill.drivers.libvirt.settings import Hardware, ImageFiles, LibvirtConfig, LibvirtLimits, Surroundings
 from backfill.ports.errors import RefusedError
 from tests.contract.hiding import hidden
-from tests.contract.instance_rig import CARRY, CLUSTER, HIDE, IMAGES, SAVE_PAUSED, STRANGERS
+from tests.contract.instance_rig import CARRY, CLUSTER, HIDE, IMAGES, NETWORK, SAVE_PAUSED, STRANGERS
 
 NODE = "<node><cpu><nodes>1</nodes><mhz>1</mhz></cpu></node>"
 STRANGER = (
@@ -122,6 +122,7 @@ class TestDriverRig:
             directories=directories or {},
             hardware=Hardware(domain_type="test"),
             limits=LibvirtLimits(connect_s=5, call_s=5),
+            networks={NETWORK: "br1"},
         )
         self._cut: set[str] = set()
         # The test host lives as long as a connection to it.

@@ -12,6 +12,7 @@ from backfill.drivers.simulated.hypervisor.provider import SimulatedProvider
 from backfill.drivers.simulated.world import SimulatedWorld
 from tests.contract.instance_fence import InstanceFenceContract
 from tests.contract.instance_provider import CLUSTER, EVERYTHING, SMALL, InstanceProviderContract
+from tests.contract.instance_rig import NETWORK
 
 
 class SimulatedRig:
@@ -24,6 +25,7 @@ class SimulatedRig:
         self.world = SimulatedWorld(cluster=CLUSTER)
         for host in ("hv1", "hv2"):
             self.world.add_host(host, node=False)
+            self.world.hosts[host].networks = (NETWORK,)
         self.world.provider.images = frozenset({self.image})
 
     @property

@@ -23,7 +23,7 @@ from backfill.lab.cluster import Lab
 from backfill.lab.spec import HYPERVISORS, LabSpec
 from backfill.lab.waiting import wait_until
 from tests.contract.hiding import hidden
-from tests.contract.instance_rig import BALLOON, CLUSTER, DEVICES, EVERYTHING
+from tests.contract.instance_rig import BALLOON, CLUSTER, DEVICES, EVERYTHING, NETWORK
 
 IMAGE = "tiny"
 READY = "BACKFILL-READY"
@@ -88,6 +88,7 @@ class LibvirtRig:
                 "uris": {host: lab.libvirt_uri(host) for host in lab.hosts},
                 "directory": str(lab.shared / "instances"),
                 "bridge": "br0",
+                "networks": {NETWORK: "br0"},
                 "surroundings": Surroundings("10.77.0.1", "10.77.0.1:6817", str(lab.munge_key)),
                 "images": {
                     IMAGE: ImageFiles(

@@ -3,18 +3,27 @@
 from __future__ import annotations
 
 import re
+import subprocess
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
+from backfill.lab.cluster import Lab
 from tests.real.daemon_rig import DaemonRig, daemon_lab
 
 pytestmark = [pytest.mark.real, pytest.mark.soak]
 
 # A lab's hosts have the CPUs of its machine, however many they are said to have.
 OWN: dict[str, Any] = {
-    "own_machines": {"enabled": True, "start_within_s": 600},
+    "own_machines": {
+        "enabled": True,
+        "start_within_s": 600,
+        "networks": [
+            {"name": "lan", "bridge": "br-lan"},
+            {"name": "others", "bridge": "x", "users": ["bob"]},
+        ],
+    },
     "limits": {"max_per_host": 4},
     "placement": {"cpu_overcommit": 3},
 }
@@ -23,8 +32,24 @@ OWN: dict[str, Any] = {
 @pytest.fixture(scope="module")
 def bed() -> Iterator[DaemonRig]:
     with daemon_lab("machines") as rig:
+        for host in rig.lab.hosts:
+            lay_network(rig.lab, host)
         rig.start(**OWN)
         yield rig
+
+
+def lay_network(lab: Lab, host: str) -> None:
+    """One more bridge on a host, with a cable to its usual one."""
+    commands = (
+        "link add br-lan type bridge forward_delay 0 stp_state 0",
+        "link add up type veth peer name down",
+        "link set up master br0 up",
+        "link set down master br-lan up",
+        "link set br-lan up",
+    )
+    within = f"--net=/proc/{lab.status().machines[host].pid}/ns/net"
+    line = ["nsenter", within, "ip", "-batch", "-"]
+    subprocess.run(line, input="\n".join(commands), text=True, check=True)
 
 
 def states(rig: DaemonRig, job: str) -> list[str]:
@@ -106,3 +131,18 @@ def test_what_can_never_be_stays_held_and_says_why(rig: DaemonRig) -> None:
     assert rig.show(job)["Reason"] == "JobHeldAdmin"
     assert "can never be had" in rig.backfill("explain", job)
     rig.cancel(job)
+
+
+def test_its_machine_is_in_the_network_that_it_asks_for(rig: DaemonRig) -> None:
+    """Its card is at that bridge, and its job runs there; one that is not his, or not there, is refused."""
+    job = rig.low("--comment=backfill-vm:mem=288,network=lan", start=False)
+    rig.counting(job)
+    name, host = rig.where(job)
+    assert re.search(r"\bbridge +br-lan\b", rig.virsh(host, "domiflist", name))
+    refused = {"wan": "there is none of that name: use lan, others", "others": "it is for user bob"}
+    for network, words in refused.items():
+        other = rig.low(f"--comment=backfill-vm:network={network}", start=False)
+        rig.until(lambda o=other, w=words: w in rig.ctl("scontrol", "show", "job", o), what="the reason")  # type: ignore[misc]
+        rig.cancel(other)
+    rig.finish(job)
+    rig.until(lambda: name not in rig.nodes(), what="the end of its machine")

@@ -13,7 +13,7 @@ from backfill.core.model.cluster import Job, JobState, MachineRequest, SlurmVers
 from backfill.core.model.company import Company
 from backfill.drivers.slurm.conf.managed import FEATURES_NODE, Method, WantedNodes
 from backfill.drivers.slurm.hooks.install import HookPlan, Hooks
-from backfill.drivers.slurm.hooks.machines_lua import MachineGate
+from backfill.drivers.slurm.hooks.machines_lua import MachineGate, NetworkGate
 from backfill.drivers.slurm.spank import install
 from backfill.drivers.slurm.spank.build import build_plugin
 from backfill.drivers.slurm.spank.install import Spank
@@ -62,7 +62,11 @@ class OwnSite:
         line = NodeSpec(FEATURES_NODE, "127.0.0.1", 4, 900, ("own-vm", "fast", "slow"))
         wanted = WantedNodes(Method.DYNAMIC, (), "/bin/true", 120, line)
         change.apply(lambda now: wanted.change(now, change.site()))
-        gate = MachineGate(feature, ("batch",), low=("any",), inside=("metal",))
+        networks = (
+            NetworkGate("lan"),
+            NetworkGate("ours", ("bob",), ("physics",), "user bob, account physics"),
+        )
+        gate = MachineGate(feature, ("batch",), low=("any",), inside=("metal",), networks=networks)
         ours = self.home / "ours"
         plan = HookPlan("slurmctld", ours, f"unix:{ours}/none", 300, ours / "log", machines=gate)
         Hooks(change, ours).install(plan, self.rig.manager.settings().version)
@@ -211,6 +215,9 @@ def test_what_is_asked_for_reaches_the_daemon(
         ("--vm-image=../../etc/passwd", "use a name of letters, digits and . _ -"),
         ("--vm-image=a,cpus=99", "use a name of letters, digits and . _ -"),
         ("--vm-network=$(reboot)", "use a name of letters, digits and . _ -"),
+        ("--vm-network=wan", "--vm-network=wan: there is no network of that name, use lan, ours"),
+        ("--vm-network=ours", "may not have network ours: it is for user bob, account physics"),
+        ("-p metal --comment=backfill-vm:network=ours", "may not have network ours"),
         ("--sriov=x", "--sriov=x: use a number from 1 to 64"),
         ("--vm-place=here", "--vm-place=here: use together or spread"),
         ("--num-ivshmem=17", "--num-ivshmem=17: use a number from 1 to 16"),

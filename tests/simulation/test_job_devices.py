@@ -98,7 +98,7 @@ def test_what_no_host_can_lend_is_told() -> None:
         "sriov=1": "1 virtual functions for each machine",
         "ivshmem=1048576": "can never be had",
         "place=spread": "each on another host, can never be had",
-        "network=lan": "network lan, which its machines cannot have",
+        "network=lan": "network lan, and there is none of that name",
     }
     jobs = {
         sim.submit("htc", 5.0, num_nodes=3, cpus=3, comment=f"{WORD}:cpus=1,mem=256,{word}"): text

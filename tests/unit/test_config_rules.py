@@ -131,3 +131,25 @@ def test_libvirt_hosts_need_a_pool_that_fits(tmp_path: Path, content: str, words
     found = sentences(tmp_path, content)
     assert len(found) == 1
     assert words in found[0]
+
+
+NETWORKS = [
+    ("{name: lan}", "networks[0] gives no host network lan; set bridge for hosts of libvirt"),
+    ("{name: lan, cloud: lan}", "networks[0] gives no host network lan"),
+    (
+        "{name: lan, bridge: b}, {name: lan, bridge: c}",
+        "networks[1].name is lan again; name each network once",
+    ),
+    ("{name: lan, bridge: b, nodes: vn9}", "has vn9, which is not in instances.names"),
+    ("{name: a, bridge: b, nodes: vn1}, {name: c, bridge: d, nodes: vn1}", "is kept for network a already"),
+    ("{name: a b, bridge: b}", "networks[0].name"),
+    ("{name: lan, bridge: b, user: ada}", "user"),
+]
+
+
+@pytest.mark.parametrize(("entries", "words"), NETWORKS)
+def test_networks_are_checked(tmp_path: Path, entries: str, words: str) -> None:
+    """Each is somewhere, once, and has names of its own."""
+    own = f"own_machines: {{enabled: true, networks: [{entries}]}}"
+    (found,) = sentences(tmp_path, text(LIBVIRT, own, hosts=LIBVIRT_HOST))
+    assert words in found

@@ -6,7 +6,10 @@ from pathlib import Path
 
 from backfill.drivers.slurm.hooks.machines_lua import MachineGate, machines_part
 from backfill.ui import slurm_parts
+from backfill.ui.assemble import libvirt_config, openstack_config
 from tests.unit.policy_files import LIBVIRT, LIBVIRT_HOST, loaded, text
+from tests.unit.test_config_openstack import HOSTS as CLOUD_HOSTS
+from tests.unit.test_config_openstack import SECTION as CLOUD
 
 OWN = "own_machines: {enabled: true, partitions: [vm], constraint: own-vm}"
 
@@ -36,3 +39,35 @@ def test_no_name_can_end_the_string_that_it_stands_in() -> None:
     written = machines_part(MachineGate('a" .. os.exit() .. "', ("b\\",)))
     assert 'feature = "a\\034 .. os.exit() .. \\034"' in written
     assert 'partitions = { ["b\\092"] = true }' in written
+
+
+def test_the_policy_file_says_which_networks_there_are_and_whose(tmp_path: Path) -> None:
+    """The script and the drivers of the hosts have the same ones."""
+    networks = "[{name: lan, bridge: br1}, {name: ours, bridge: br2, users: [ada], accounts: [physics]}]"
+    own = f"own_machines: {{enabled: true, networks: {networks}}}"
+    config = loaded(tmp_path, text(LIBVIRT, own, hosts=LIBVIRT_HOST))
+    gate = slurm_parts.hook_plan(config).machines
+    assert gate is not None
+    written = machines_part(gate)
+    assert '["lan"] = { users = {  }, accounts = {  }, whose = "" }' in written
+    whose = 'whose = "user ada, account physics"'
+    assert (
+        f'["ours"] = {{ users = {{ ["ada"] = true }}, accounts = {{ ["physics"] = true }}, {whose} }}'
+        in written
+    )
+    assert "clouds = false" in written
+    assert config.libvirt is not None
+    settings = libvirt_config(config, config.libvirt, list(config.hosts))
+    assert settings.networks == {"lan": "br1", "ours": "br2"}
+
+
+def test_where_all_machines_are_in_a_cloud_the_script_knows_it(tmp_path: Path) -> None:
+    """So that devices are refused as the job is submitted; Neutron's name is not ours."""
+    own = "own_machines: {enabled: true, networks: [{name: lan, cloud: project-lan}]}"
+    config = loaded(tmp_path, text(CLOUD, own, hosts=CLOUD_HOSTS))
+    gate = slurm_parts.hook_plan(config).machines
+    assert gate is not None
+    assert "clouds = true" in machines_part(gate)
+    assert config.openstack is not None
+    shape = openstack_config(config, config.openstack, list(config.hosts)).shape
+    assert shape.networks == {"lan": "project-lan"}

@@ -77,10 +77,37 @@ def test_a_server_that_may_be_there_keeps_its_port(
 def test_a_flavour_that_is_too_small_is_told_before_anything_is_made(wanted: Flavour) -> None:
     """The node would boot, and register with less than was promised to Slurm."""
     link = LossyCloud()
-    words = f"tiny: .*has 1 CPUs and 256 MB, an instance {wanted.resources};.*openstack.flavours"
+    words = f"vn1: an instance of {wanted.resources} fits into no flavour.*tiny .*256 MB.*openstack.flavours"
     with pytest.raises(RefusedError, match=words):
         create(cloud_of(link), replace(SPEC, flavour=wanted))
     assert link.kinds["ports"] == []
+
+
+def test_a_larger_instance_gets_the_first_flavour_that_is_large_enough() -> None:
+    """A job asks for machines of its own size."""
+    link = LossyCloud()
+    link.kinds["flavors"].append({"id": "f2", "name": "large", "vcpus": 4, "ram": 4096})
+    link.answer = Answer({}, "")
+    cloud = cloud_of(link)
+    cloud = Cloud(
+        replace(cloud.config, shape=replace(cloud.config.shape, flavours=("tiny", "large"))), link, {}
+    )
+    assert cloud.fitting(Flavour(1, 256).resources, "vn1") == {"tiny", "large"}
+    assert cloud.fitting(Flavour(2, 512).resources, "vn1") == {"large"}
+    link.kinds["flavors"].pop(0)  # the cloud's operator has deleted it: it is told when its turn comes
+    assert cloud_of(link).fitting(Flavour(2, 512).resources, "vn1") == {"tiny"}
+
+
+def test_a_network_by_its_name_is_another_one_in_neutron() -> None:
+    """The port is made there; a name that nobody has told us is refused before anything is made."""
+    link = LossyCloud()
+    link.kinds["networks"].append({"id": "n9", "name": "project-lan", "project_id": "p1"})
+    cloud = cloud_of(link, networks={"lan": "project-lan"})
+    with pytest.raises(UnreachableError):  # its answer is lost, and the port stays
+        create(cloud, replace(SPEC, network="lan"))
+    assert [port["network_id"] for port in link.kinds["ports"]] == ["n9"]
+    with pytest.raises(RefusedError, match="no network wan; known networks: lan"):
+        create(cloud, replace(SPEC, network="wan"))
 
 
 class TwiceDeleting(MemoryCloud):

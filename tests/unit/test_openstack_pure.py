@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -98,6 +99,12 @@ def test_an_error_is_the_end_only_of_what_never_ran(
     assert seen.state is state
     told = "Failed to suspend" in seen.problem and "operator" in seen.problem
     assert told is (state is InstanceState.UNKNOWN)
+
+
+def test_the_cloud_is_told_whose_a_jobs_own_machine_is() -> None:
+    """So that its own books can be summed up by job and user; of any other server nothing is said."""
+    theirs = metadata_of(replace(SPEC, job="7", user="ada"), "small@")
+    assert theirs == {**metadata_of(SPEC, "small@"), "backfill_job": "7", "backfill_user": "ada"}
 
 
 @pytest.mark.parametrize("said", [None, "", "many"])
@@ -229,14 +236,14 @@ def test_a_quota_of_fewer_servers_takes_some_back_and_a_full_group_none() -> Non
 
 def test_the_bench_lets_others_play_for_a_while() -> None:
     """The next choice in order; when all sit there, the reason and when it ends."""
-    backoff = CapacityBackoff((("small", "az1"), ("small", "az2")), for_s=60)
-    assert backoff.pick("vn1", 0.0) == ("small", "az1")
+    backoff, small = CapacityBackoff((("small", "az1"), ("small", "az2")), for_s=60), ["small"]
+    assert backoff.pick("vn1", small, 0.0) == ("small", "az1")
     backoff.back_off(("small", "az1"), "No valid host", 0.0)
-    assert backoff.pick("vn1", 1.0) == ("small", "az2")
+    assert backoff.pick("vn1", small, 1.0) == ("small", "az2")
     backoff.back_off(("small", "az2"), "No valid host", 10.0)
     with pytest.raises(NoCapacityError, match=r"No valid host.*next try in 40 s"):
-        backoff.pick("vn1", 20.0)
-    assert backoff.pick("vn1", 60.0) == ("small", "az1")
+        backoff.pick("vn1", small, 20.0)
+    assert backoff.pick("vn1", small, 60.0) == ("small", "az1")
     assert choice_of(text_of(("small", ""))) == ("small", "")
 
 
@@ -244,19 +251,31 @@ def test_a_zone_that_is_closed_takes_all_its_flavours_along() -> None:
     """The next pair is in another zone."""
     backoff = CapacityBackoff((("s", "a"), ("m", "a"), ("s", "b")), 60.0)
     backoff.back_off_zone("a", "not available", 100.0)
-    assert backoff.pick("vn1", 101.0) == ("s", "b")
-    assert backoff.pick("vn1", 161.0) == ("s", "a")
+    assert backoff.pick("vn1", "sm", 101.0) == ("s", "b")
+    assert backoff.pick("vn1", "sm", 161.0) == ("s", "a")
+
+
+def test_a_flavour_that_is_too_small_is_passed_over() -> None:
+    """And where those that are large enough have no room, that is said, whatever the others have."""
+    backoff = CapacityBackoff((("s", ""), ("m", "")), 60.0)
+    assert backoff.pick("vn1", "m", 0.0) == ("m", "")
+    backoff.back_off(("m", ""), "No valid host", 0.0)
+    with pytest.raises(NoCapacityError, match=r"No valid host, of those that are large enough"):
+        backoff.pick("vn1", "m", 1.0)
+    assert not backoff.is_full(1.0)
 
 
 def test_user_data_tell_a_guest_who_it_is_and_no_secret(tmp_path: Any) -> None:
     """cloud-config with the identity file of every provider: jobs in the guest can read it all."""
     key = tmp_path / "munge.key"
     key.write_bytes(b"secret")
-    guest = Guest("10.0.0.1", "10.0.0.1:6817", str(key))
+    peers = {"vn1": "10.0.1.1", "vn2": "10.0.1.2"}
+    guest = Guest("10.0.0.1", "10.0.0.1:6817", str(key), peers=peers)
     head, _, body = base64.b64decode(user_data(SPEC, guest)).decode().partition("\n")
     assert head == "#cloud-config"
     files = {f["path"]: f for f in json.loads(body)["write_files"]}
-    assert list(files) == ["/etc/backfill/identity"]
+    assert list(files) == ["/etc/backfill/identity", "/etc/backfill/peers"]
+    assert base64.b64decode(files["/etc/backfill/peers"]["content"]) == b"10.0.1.2 vn2\n"
     identity = base64.b64decode(files["/etc/backfill/identity"]["content"]).decode()
     assert "NODE_NAME=vn1\nADDRESS=10.0.1.1/16\n" in identity
     assert "secret" not in identity

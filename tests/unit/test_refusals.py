@@ -161,7 +161,7 @@ _NAMES = (
     *("again", "fixed"),
     *("source", "said", "key", "host", "node", "state", "holder", "subject", "instance", "job", "check"),
     *("remedy", "rung", "image", "user", "account", "environment", "allowed", "whose", "device", "workload"),
-    *("keys", "value", "what", "images", "shape", "waits"),
+    *("keys", "value", "what", "images", "shape", "waits", "network", "networks"),
 )
 
 

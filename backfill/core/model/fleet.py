@@ -102,6 +102,14 @@ class Host:
     # Why no instance is to be made on it: its clock or its files are not as instances need them.
     unproven: str = ""
     keeps: bool = True  # whether checkpoints of what is on it can be kept
+    shares: bool = True  # whether instances on it can share memory
+    # Into one of these each of its instances is put; empty: there is one for any shape.
+    sizes: tuple[Resources, ...] = ()
+    networks: tuple[str, ...] = ()  # to which instances on it can be connected, beside the usual one
+
+    def makes(self, shape: Resources) -> bool:
+        """Return True if an instance of that shape could be made on it, were there nothing else."""
+        return not self.sizes or any(shape.fits(size) for size in self.sizes)
 
     def has_parent(self, image: str, flavour: Flavour) -> bool:
         """Return True if an instant clone could be made here without making a parent first."""
@@ -212,6 +220,9 @@ class InstanceSpec:
     inside: str = ""  # the job within whose allocation it is; empty: it is in none
     slots: int = 0  # so many devices will be plugged into it while it runs
     slot_mb: int = 0  # the largest region of shared memory among them
+    network: str = ""  # empty: the usual one
+    job: str = ""  # whose own machine it is, and nobody else's; empty: everybody's
+    user: str = ""  # the owner of that job
 
 
 class FleetState(StrEnum):

@@ -102,6 +102,9 @@ class Code(Enum):
     DEVICES_TAKEN = "devices_taken"
     FUNCTIONS_FREE = "functions_free"
     SHARED_MEMORY = "shared_memory"
+    NO_SHARING = "no_sharing"
+    NO_NETWORK = "no_network"
+    NO_SIZE = "no_size"
     MEMORY_TO_DISK = "memory_to_disk"
     CLOSED = "closed"
     # What is on a host.
@@ -202,6 +205,8 @@ class Code(Enum):
     # A job's own machines.
     MACHINES_UNABLE = "machines_unable"
     MACHINES_IMAGE = "machines_image"
+    MACHINES_NETWORK = "machines_network"
+    NETWORK_OF_OTHERS = "network_of_others"
     MACHINES_SMALL = "machines_small"
     MACHINES_MANY = "machines_many"
     MACHINES_BEYOND = "machines_beyond"

@@ -154,6 +154,9 @@ _CODES: dict[Code, str | Callable[[Mapping[str, Any]], str]] = {
     Code.FUNCTIONS_FREE: ("{host} has {free} of {every} virtual functions free, {functions} are asked for"),
     Code.DEVICES_TAKEN: "{holder} holds devices of {host}",
     Code.SHARED_MEMORY: "{host} has {left_mb} MB left, {region_mb} MB are to be shared there",
+    Code.NO_SHARING: "machines on {host} cannot share memory (--ivshmem)",
+    Code.NO_NETWORK: "machines on {host} cannot have network {network}",
+    Code.NO_SIZE: "{host} has no flavour with {cpus} CPUs and {memory_mb} MB",
     Code.MEMORY_TO_DISK: "memory on {host} would not survive its maintenance",
     Code.CLOSED: "{subject} was closed by hand: {said}",
     Code.ARRIVING: "an instance is on its way to {host}",
@@ -298,6 +301,10 @@ _CODES: dict[Code, str | Callable[[Mapping[str, Any]], str]] = {
     Code.MACHINES_TWICE: "its request for machines of its own says {key} more than once",
     Code.MACHINES_UNABLE: ("it asks for {what}, which its machines cannot have: leave that out"),
     Code.MACHINES_IMAGE: "there is no image {image}: use one of {images}",
+    Code.MACHINES_NETWORK: "it asks for network {network}, and there is none of that name[: use {networks}]",
+    Code.NETWORK_OF_OTHERS: (
+        "user {user} of account {account} may not have network {network}: it is for {allowed}"
+    ),
     Code.MACHINES_SMALL: (
         "a machine of {shape} gives {memory_mb} MB to jobs, and the job wants {cpus} CPUs and {needs_mb} MB "
         "on each node: ask for larger machines, or for less"

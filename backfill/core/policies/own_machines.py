@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from backfill.core.model.cluster import Job
-from backfill.core.model.keys import Option, key
+from backfill.core.model.keys import Option, about, key
+from backfill.core.model.refusals import Code, Reason, because
 
 _NAMES = re.compile(r"[A-Za-z0-9_.-]+")
 
@@ -16,6 +17,34 @@ class Hopeless(Option):
 
     HOLD = "hold", "it stays held, and its AdminComment says why; `scontrol release` tries again"
     CANCEL = "cancel", "it is cancelled, with the reason in its AdminComment"
+
+
+@dataclass(frozen=True, slots=True)
+class MachineNetwork:
+    """A network that a job may ask for by its name. Its machines must reach the controller there."""
+
+    name: str = field(metadata=about("The name, as in sbatch --vm-network.", form="name"))
+    bridge: str = key(
+        "", "The libvirt hosts' bridge into it; empty: no machine there can have it.", form="name"
+    )
+    cloud: str = key("", "Its name or id in OpenStack; empty: no machine there can have it.")
+    nodes: tuple[str, ...] = key(
+        (),
+        "Names of instances.names that only machines in this network get, because their addresses are "
+        "its; empty: any name.",
+        form="hostlist",
+    )
+    users: tuple[str, ...] = key((), "Who may ask for it; with neither users nor accounts everybody may.")
+    accounts: tuple[str, ...] = key((), "Accounts whose members may.")
+
+    @property
+    def allowed(self) -> tuple[str, ...]:
+        """Name those who may; empty: everybody."""
+        return (*(f"user {name}" for name in self.users), *(f"account {name}" for name in self.accounts))
+
+    def refuses(self, user: str, account: str) -> bool:
+        """Return True if the job's owner is none of those who may have it."""
+        return bool(self.allowed) and user not in self.users and account not in self.accounts
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +70,7 @@ class OwnMachines:
         "in their comment.",
         form="name",
     )
+    networks: tuple[MachineNetwork, ...] = key((), "Networks that jobs may ask for, one entry for each.")
     most: int = key(64, "How many machines may belong to jobs at the same time.")
     most_per_user: int = key(0, "How many may belong to the jobs of one user; 0: as many as to all.")
     respawns: int = key(2, "How often all of them are made again if one fails before its job began.", least=0)
@@ -62,6 +92,27 @@ class OwnMachines:
             return True
         by_word = job.machines is not None or job.machines_fault is not None
         return low and (by_word or bool(self.constraint and self.constraint in _NAMES.findall(job.features)))
+
+    def network_refusal(self, name: str, job: Job) -> Reason | None:
+        """Return why the job may not have the network of this name, if it may not; empty: the usual one."""
+        if not name:
+            return None
+        known = next((network for network in self.networks if network.name == name), None)
+        if known is None:
+            every = tuple(network.name for network in self.networks)
+            return because(Code.MACHINES_NETWORK, network=name, networks=every)
+        if not known.refuses(job.user, job.account):
+            return None
+        user, account = job.user, job.account or "(none)"
+        code, allowed = Code.NETWORK_OF_OTHERS, known.allowed
+        return because(code, network=name, user=user, account=account, allowed=allowed)
+
+    def reserved(self, node: str, network: str) -> bool:
+        """Return True if a node of this name is for machines in other networks than this."""
+        own = next((entry.nodes for entry in self.networks if entry.name == network), ())
+        if own:
+            return node not in own
+        return any(node in entry.nodes for entry in self.networks)
 
     def asks_inside(self, job: Job) -> bool:
         """Return True if the job is to have machines on the nodes that it got."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from backfill.core.lending import own_loan
+from backfill.core.lending import own_loan, own_network
 from backfill.core.model.actions import CreateInstance, CreateNode, DrainNode, MakeParent, UndrainNode
 from backfill.core.model.cluster import OUR_REASON, NodeBase
 from backfill.core.model.fence import unknown_runs
@@ -193,6 +193,7 @@ def create_instance(builder: PlanBuilder, node: ManagedNode) -> CreateInstance:
     method = (fleet.method if fleet else None) or clone_method(builder, image)
     if node.job and method is CloneMethod.INSTANT and not _has_parent(builder, node, image):
         method = CloneMethod.LINKED  # there is none of its size or larger, and to boot one takes longer
+    own = builder.world.machines.get(node.job) if node.job else None
     loan = own_loan(builder.world, node.job) if node.job else None
     slots = 0 if loan is None else loan.functions + len(loan.regions)
     if slots and method is CloneMethod.INSTANT:
@@ -209,6 +210,9 @@ def create_instance(builder: PlanBuilder, node: ManagedNode) -> CreateInstance:
         node.job if node.inside else "",
         slots,
         0 if loan is None else max(loan.regions, default=0),
+        own_network(builder.world, node.job) if node.job else "",
+        node.job,
+        "" if own is None else own.user,
     )
     return CreateInstance(subject=node.name, generation=node.generation, reason=node.reason, spec=spec)
 

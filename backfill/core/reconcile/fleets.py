@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 
-from backfill.core.lending import NodeNeed, functions_free, own_loan
+from backfill.core.lending import NodeNeed, functions_free, never, own_loan, own_need, own_network
 from backfill.core.model.actions import CancelParents, MakeParent
 from backfill.core.model.company import Company
 from backfill.core.model.fleet import CloneMethod, Flavour, Fleet, FleetState
@@ -123,7 +123,7 @@ def _lacking(builder: PlanBuilder, fleet: Fleet) -> Reason | None:
     limit = full(builder, image, size, fleet.flavour)
     if limit:
         return limit
-    names = sum(1 for _ in _free_names(builder, image))
+    names = sum(1 for _ in _free_names(builder, fleet))
     if names < size:
         return because(Code.FEW_NAMES, names=names, size=size)
     if fleet.hosts:
@@ -159,10 +159,7 @@ def _no_room_there(builder: PlanBuilder, host: str, shape: Resources) -> Reason 
 def _need(builder: PlanBuilder, fleet: Fleet) -> NodeNeed:
     """Return what each of its members takes of a host."""
     shape = None if fleet.flavour is None else fleet.flavour.resources
-    loan = own_loan(builder.world, fleet.job) if fleet.job else None
-    if loan is None:
-        return NodeNeed(shape=shape)
-    return NodeNeed(loan.functions, loan.region_mb, loan.sharing, fleet.job, shape=shape)
+    return own_need(builder.world, fleet.job, shape) if fleet.job else NodeNeed(shape=shape)
 
 
 def _shape(builder: PlanBuilder, fleet: Fleet, host: str) -> Flavour | None:
@@ -190,6 +187,8 @@ def _places(builder: PlanBuilder, fleet: Fleet, host: str) -> int:
     left, need = room(builder.world, host, builder.policies), _need(builder, fleet)
     shape = fleet.flavour or builder.policies.instances.flavour
     there = [m for m in builder.world.fleet.managed_on(host) if m.phase not in ABSENT]
+    if never(builder.world.hosts[host], need, shape.resources) is not None:
+        return 0
     shared_mb = 0 if any(m.job == fleet.job for m in there) else need.region_mb
     places = [left.cpus // shape.cpus, (left.memory_mb - shared_mb) // shape.memory_mb]
     if need.functions:
@@ -208,7 +207,7 @@ def _begin_one(builder: PlanBuilder, fleet: Fleet, failed: list[ManagedNode]) ->
         builder.refuse(fleet.id, Goal.FURTHER_MEMBER, limit or no_host(why_not.values()))
         return
     if len(fleet.members) < fleet.size:
-        free = next(_free_names(builder, image), None)
+        free = next(_free_names(builder, fleet), None)
         if free is None:
             builder.refuse(fleet.id, Goal.FURTHER_MEMBER, because(Code.NO_NAME))
             return
@@ -261,12 +260,12 @@ def _no_company(builder: PlanBuilder, fleet: Fleet, host: str) -> Reason | None:
     return None if places >= fleet.size else because(Code.FEW_PLACES, places=places, size=fleet.size)
 
 
-def _free_names(builder: PlanBuilder, image: str) -> Iterator[tuple[str, str]]:
+def _free_names(builder: PlanBuilder, fleet: Fleet) -> Iterator[tuple[str, str]]:
     """Yield names that nothing uses, inside Slurm or outside, with their addresses."""
-    world = builder.world
-    reserved = builder.policies.environments.reserved
+    world, image = builder.world, _image(builder, fleet)
+    network = own_network(world, fleet.job) if fleet.job else ""
     for name, address in names_of(world, builder.policies).free(world):
-        if reserved(name, image):
+        if builder.policies.name_reserved(name, image, network):
             continue
         if name not in world.managed and name not in world.nodes and not world.places_of(name):
             yield name, address

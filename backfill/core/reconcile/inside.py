@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from backfill.core.lending import own_loan
+from backfill.core.lending import NodeNeed, never, own_need
 from backfill.core.model.actions import EndInside, NameMachines, TellJob, UnpinJob
 from backfill.core.model.cluster import OUR_REASON, Job
 from backfill.core.model.fleet import Flavour, Fleet, FleetState
@@ -17,6 +17,7 @@ from backfill.core.model.job_machines import JobMachines, MachinesState
 from backfill.core.model.lifecycle import ABSENT, ManagedNode
 from backfill.core.model.machine_request import render
 from backfill.core.model.plan import SetFleet, SetMachines
+from backfill.core.model.quantities import Resources
 from backfill.core.model.refusals import Code, Goal, Reason, because
 from backfill.core.model.sentences import sentence
 from backfill.core.placement import places_ever
@@ -35,6 +36,7 @@ from backfill.core.reconcile.job_machines import (
 from backfill.core.reconcile.machine_bounds import (
     margin_mb,
     not_its_image,
+    not_its_network,
     share,
     too_many_ever,
     too_many_now,
@@ -331,12 +333,13 @@ _STEPS: dict[MachinesState, Callable[[PlanBuilder, JobMachines, Job], None]] = {
 def _never(builder: PlanBuilder, own: JobMachines, job: Job) -> Reason | None:
     """Return why these machines can never be, if they cannot."""
     world, policies, wanted = builder.world, builder.policies, job.machines or PLAIN
-    if job.machines_fault is not None or wanted.network:
-        return job.machines_fault or because(Code.MACHINES_UNABLE, what=(f"network {wanted.network}",))
+    if job.machines_fault is not None:
+        return job.machines_fault
     for name in job.nodes:
         if world.host_of_node(name) not in policies.hosts:
             return because(Code.MACHINES_ELSEWHERE, node=name)
-    whose = not_its_image(builder, own, job) or too_many_ever(builder, own)
+    whose = not_its_image(builder, own, job) or not_its_network(builder, own, job)
+    whose = whose or too_many_ever(builder, own)
     if whose is not None:
         return whose
     (got_cpus, got_mb), many = share(job), wanted.per_node
@@ -345,20 +348,27 @@ def _never(builder: PlanBuilder, own: JobMachines, job: Job) -> Reason | None:
         got = {"got_cpus": got_cpus, "got_mb": got_mb or ""}
         return because(Code.MACHINES_BEYOND, many=many, cpus=cpus, memory_mb=memory_mb, **got)
     shape = own.flavour.resources
-    loan = own_loan(world, own.job)
-    if loan is not None and (few := _few_functions(builder, job, loan.functions * many)) is not None:
+    need = own_need(world, own.job, shape)
+    few = _lacking(builder, job, need, shape) or _few_functions(builder, job, need.functions * many)
+    if few is not None:
         return few
-    places = min(places_ever(world, policies, host, shape, loan) for host in _hosts(builder, job))
+    places = min(places_ever(world, policies, host, shape, need) for host in _hosts(builder, job))
     if places < many:
         return because(Code.MACHINES_NEVER, what=own.what, places=places * len(job.nodes))
     return None
+
+
+def _lacking(builder: PlanBuilder, job: Job, need: NodeNeed, shape: Resources) -> Reason | None:
+    """Return what one of its hosts can never give to its machines there."""
+    known = (builder.world.hosts.get(host) for host in _hosts(builder, job))
+    return next(filter(None, (never(host, need, shape) for host in known if host is not None)), None)
 
 
 def _few_functions(builder: PlanBuilder, job: Job, functions: int) -> Reason | None:
     """Return which of its hosts has too few virtual functions for its machines there, if one has."""
     for host in _hosts(builder, job):
         known = builder.world.hosts.get(host)
-        if known is not None and known.functions < functions:
+        if known is not None and known.reachable and known.functions < functions:
             free = {"free": known.functions, "every": known.functions}
             return because(Code.FUNCTIONS_FREE, host=host, functions=functions, **free)
     return None

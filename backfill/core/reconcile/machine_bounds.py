@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from backfill.core.lending import own_loan
+from backfill.core.lending import never, own_need
 from backfill.core.model.cluster import Job, MachineRequest
 from backfill.core.model.company import Company
 from backfill.core.model.fleet import Flavour
 from backfill.core.model.job_machines import JobMachines
-from backfill.core.model.refusals import Code, Reason, because, limit
+from backfill.core.model.refusals import Code, Reason, because, limit, no_host
 from backfill.core.placement import places_ever
 from backfill.core.policy import PolicySet
 from backfill.core.reconcile.builder import PlanBuilder
@@ -54,13 +54,10 @@ def too_many_now(builder: PlanBuilder, own: JobMachines) -> Reason | None:
 def never_own(builder: PlanBuilder, own: JobMachines, job: Job) -> Reason | None:
     """Return why these machines can never be, if they cannot."""
     wanted = job.machines or MachineRequest()
-    unable = [
-        *(["several machines for each node outside an allocation"] if wanted.per_node > 1 else []),
-        *([f"network {wanted.network}"] if wanted.network else []),
-    ]
-    if job.machines_fault is not None or unable:
-        return job.machines_fault or because(Code.MACHINES_UNABLE, what=tuple(unable))
-    whose = not_its_image(builder, own, job)
+    if job.machines_fault is not None or wanted.per_node > 1:
+        several = "several machines for each node outside an allocation"
+        return job.machines_fault or because(Code.MACHINES_UNABLE, what=(several,))
+    whose = not_its_image(builder, own, job) or not_its_network(builder, own, job)
     if whose is not None:
         return whose
     cpus, memory_mb = share(job)
@@ -76,16 +73,20 @@ def never_own(builder: PlanBuilder, own: JobMachines, job: Job) -> Reason | None
 def _places_ever(builder: PlanBuilder, own: JobMachines) -> Reason | None:
     """Return that all hosts together could not carry them, if that is so."""
     world, policies = builder.world, builder.policies
-    loan, shape = own_loan(world, own.job), own.flavour.resources
-    many = [places_ever(world, policies, host, shape, loan) for host in policies.hosts]
+    shape = own.flavour.resources
+    need = own_need(world, own.job, shape)
+    many = [places_ever(world, policies, host, shape, need) for host in policies.hosts]
     company = Company.ANY if own.request is None else own.request.company
     places = places_in(company, many)
     if places >= own.size:
         return None
-    known = [world.hosts.get(host) for host in policies.hosts]
-    most = max((host.functions for host in known if host is not None), default=0)
-    if loan is not None and loan.functions > most:
-        return because(Code.MACHINES_FUNCTIONS, functions=loan.functions, most=most)
+    known = [host for name in policies.hosts if (host := world.hosts.get(name)) is not None]
+    lacks = [why for host in known if (why := never(host, need, shape)) is not None]
+    if lacks and len(lacks) == len(policies.hosts):
+        return no_host(lacks)
+    most = max((host.functions for host in known if host.reachable), default=0)
+    if need.functions > most:
+        return because(Code.MACHINES_FUNCTIONS, functions=need.functions, most=most)
     what = f"{own.what} on one host" if company is Company.TOGETHER else own.what
     what = f"{own.what}, each on another host," if company is Company.SPREAD else what
     return because(Code.MACHINES_NEVER, what=what, places=places)
@@ -107,6 +108,12 @@ def not_its_image(builder: PlanBuilder, own: JobMachines, job: Job) -> Reason | 
     if environments.images and image not in environments.images:
         return because(Code.MACHINES_IMAGE, image=image, images=environments.images)
     return environments.refusal(job) or environments.keeps_out(image, job)
+
+
+def not_its_network(builder: PlanBuilder, own: JobMachines, job: Job) -> Reason | None:
+    """Return why the job cannot have its network, if it cannot."""
+    network = "" if own.request is None else own.request.network or ""
+    return builder.policies.own_machines.network_refusal(network, job)
 
 
 def too_many_ever(builder: PlanBuilder, own: JobMachines) -> Reason | None:

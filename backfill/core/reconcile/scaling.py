@@ -253,9 +253,8 @@ def _free_slot(builder: PlanBuilder, image: str, what: Goal, about: str) -> tupl
     None: there is none, or none is to be used now; why is refused.
     """
     world = builder.world
-    reserved = builder.policies.environments.reserved
     for name, address in names_of(world, builder.policies).free(world):
-        if reserved(name, image):
+        if builder.policies.name_reserved(name, image):
             continue
         node = world.managed.get(name)
         if node is None:

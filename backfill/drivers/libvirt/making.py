@@ -46,6 +46,7 @@ _NO_WEIGHTS = ("CPU tuning is not available", "controller")
 def create(pool: Pool, spec: InstanceSpec) -> None:
     """Make disk and seed, define and boot. See `InstanceProvider.create`."""
     image = _files_of(pool, spec.image)
+    _bridge(pool, spec)
     pool.store.home(spec.name)  # refuses a name that cannot be a folder
     if spec.tag.cluster != pool.config.cluster:
         raise RefusedError(spec.name, f"its tag names cluster '{spec.tag.cluster}', not ours")
@@ -162,10 +163,19 @@ def _document(
     pool: Pool, spec: InstanceSpec, image: ImageFiles, hardware: Hardware, memory: Memory | None
 ) -> str:
     files, behind = pool.store_on(spec.host).files(spec.name), pool.config.guest_filter
-    filtered_by = "" if behind is None else behind.name
-    return domain_xml(
-        spec, image, files, hardware, pool.config.bridge, time.time(), memory, filtered_by=filtered_by
-    )
+    filtered_by, bridge = "" if behind is None else behind.name, _bridge(pool, spec)
+    return domain_xml(spec, image, files, hardware, bridge, time.time(), memory, filtered_by=filtered_by)
+
+
+def _bridge(pool: Pool, spec: InstanceSpec) -> str:
+    """Return the hosts' bridge into its network. RefusedError for a network that they do not have."""
+    if not spec.network:
+        return pool.config.bridge
+    bridge = pool.config.networks.get(spec.network)
+    if bridge is None:
+        known = ", ".join(pool.config.networks) or "none"
+        raise RefusedError(spec.name, f"there is no network {spec.network}", f"known networks: {known}")
+    return bridge
 
 
 def _parent_seed(pool: Pool, spec: InstanceSpec, canary: bool) -> bytes:

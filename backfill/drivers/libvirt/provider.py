@@ -117,6 +117,7 @@ class LibvirtProvider:
             parents=there,
             functions=hypervisor.function_count(),
             unproven="" if self._proofs is None else self._proofs.problem(host),
+            networks=tuple(self._config.networks),
         )
         return HostObservation(seen_s, seen, instances)
 

@@ -126,7 +126,8 @@ class LibvirtConfig:
     each host as seen from here and, for migration, from each other. `nodes`: the host's own Slurm
     node, absent for a host that is none. `reserve`: what a host keeps for itself. `images`: by the
     name that instances ask for. `reach`: the networks, in CIDR notation, beyond which no guest gets;
-    None: no guest's card is filtered.
+    None: no guest's card is filtered. `networks`: bridges by their names, but for
+    the usual one.
     """
 
     cluster: str
@@ -146,6 +147,7 @@ class LibvirtConfig:
     # How far a host's own clock may be off the daemon's.
     clock_offset_s: float = 1.0
     reach: tuple[str, ...] | None = None
+    networks: dict[str, str] = field(default_factory=dict)
 
     @property
     def guest_filter(self) -> GuestFilter | None:

@@ -69,7 +69,17 @@ class OpenStackProvider:
         except DriverError as error:
             return HostObservation(seen_s, Host(host, None, NOTHING, False, str(error)))
         instances = {str(s["name"]): instance_of(s, host) for s in _working_last(servers)}
-        return HostObservation(seen_s, Host(host, None, room, saves_paused=False, keeps=False), instances)
+        seen = Host(
+            host,
+            None,
+            room,
+            saves_paused=False,
+            keeps=False,
+            shares=False,
+            sizes=self._sizes(cloud, host),
+            networks=tuple(self._config.shape.networks),
+        )
+        return HostObservation(seen_s, seen, instances)
 
     def read(self, host: str, name: str) -> Instance | None:
         """Read one instance fresh."""
@@ -210,6 +220,13 @@ class OpenStackProvider:
         if seen.down:
             raise UnreachableError(host, seen.down, "ask the cloud's operator")
         return seen.size
+
+    def _sizes(self, cloud: Cloud, host: str) -> tuple[Resources, ...]:
+        """Return the sizes of our flavours; nothing while they cannot be read, as a creation will say why."""
+        try:
+            return tuple(cloud.size_of(name, host) for name in self._config.shape.flavours)
+        except DriverError:
+            return ()
 
     def _awake(self, host: str, name: str) -> str:
         """Return the address of a guest that can answer."""

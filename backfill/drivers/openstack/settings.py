@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 
@@ -44,6 +45,8 @@ class Guest:
     slurmd_options: str = "-Z"
     command: tuple[str, ...] = ()
     answer_s: float = 10.0
+    # Addresses of all our nodes by name: guests know one another.
+    peers: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +61,7 @@ class Shape:
     group_policy: str = ""  # such as soft-anti-affinity; empty: no server group
     volume_gb: int = 0  # boot from a new volume of this size; 0: from the image
     config_drive: bool = True
+    networks: dict[str, str] = field(default_factory=dict)  # ours -> Neutron's, beside the usual one
 
 
 @dataclass(frozen=True, slots=True)

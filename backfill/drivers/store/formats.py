@@ -20,7 +20,7 @@ from backfill.drivers.store.codec import WORDS
 FORMATS = (
     (1, ""),  # plain text; before fingerprints were taken
     (2, "9532352ca33e57c1"),
-    (3, "5dcf78bdcafbf858"),
+    (3, "1ef3710faf9afa35"),
 )
 VERSION = FORMATS[-1][0]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
@@ -73,18 +73,32 @@ class Cloud:
             ("security_group", network), lambda: naming.own_group(self.link, name, network, subject)
         )
 
-    def flavour(self, name: str, asked: Resources, subject: str) -> str:
-        """Find the id of a flavour; RefusedError where it is smaller than what is asked for."""
-        found = self.id_of("compute", "flavor", name, subject)
-        told = self._remembered(("size", found), lambda: naming.size_of_flavour(self.link, found, subject))
-        size = Resources(*map(int, told.split()))
-        if not asked.fits(size):
+    def fitting(self, asked: Resources, subject: str) -> frozenset[str]:
+        """Return the flavours of ours that are large enough for that; RefusedError if none is.
+
+        One that the cloud does not have counts among them: its turn comes when all before have no room,
+        and only then is it missed.
+        """
+        sizes: dict[str, Resources] = {}
+        for name in self.config.shape.flavours:
+            with suppress(RefusedError):
+                sizes[name] = self.size_of(name, subject)
+        every = self.config.shape.flavours
+        found = frozenset(name for name in every if name not in sizes or asked.fits(sizes[name]))
+        if not found:
+            told = ", ".join(f"{name} ({size})" for name, size in sizes.items())
             raise RefusedError(
-                name,
-                f"this flavour of cloud {self.link.cloud} has {size}, an instance {asked}",
+                subject,
+                f"an instance of {asked} fits into no flavour of cloud {self.link.cloud}: {told}",
                 "correct openstack.flavours, or instances.flavour",
             )
         return found
+
+    def size_of(self, flavour: str, subject: str) -> Resources:
+        """Return the size of a flavour; RefusedError where the cloud has none of this name."""
+        found = self.id_of("compute", "flavor", flavour, subject)
+        told = self._remembered(("size", found), lambda: naming.size_of_flavour(self.link, found, subject))
+        return Resources(*map(int, told.split()))
 
     def _remembered(self, key: tuple[str, str], ask: Callable[[], str]) -> str:
         """For a while: an image that is replaced by one of the same name has another id."""
@@ -185,16 +199,21 @@ class CapacityBackoff:
         with self._lock:
             return all(self._until.get(c, (0.0, ""))[0] > now_s for c in self._choices)
 
-    def pick(self, subject: str, now_s: float) -> Choice:
-        """Pick the first choice that may be tried; NoCapacityError says why there is none."""
+    def pick(self, subject: str, flavours: Collection[str], now_s: float) -> Choice:
+        """Pick the first choice with one of these flavours that may be tried.
+
+        NoCapacityError says why there is none.
+        """
+        choices = [choice for choice in self._choices if choice[0] in flavours]
         with self._lock:
-            for choice in self._choices:
+            for choice in choices:
                 if self._until.get(choice, (0.0, ""))[0] <= now_s:
                     return choice
-            until_s, why = min(self._until[choice] for choice in self._choices)
+            until_s, why = min(self._until[choice] for choice in choices)
+        of = "" if len(choices) == len(self._choices) else ", of those that are large enough"
         raise NoCapacityError(
             subject,
-            f"there was no room for any flavour in any zone ({why}); next try in {until_s - now_s:.0f} s",
+            f"there was no room for any flavour in any zone ({why}{of}); next try in {until_s - now_s:.0f} s",
             "name more flavours or zones, or wait",
         )
 

@@ -75,6 +75,8 @@ def metadata_of(spec: InstanceSpec, choice: str) -> dict[str, str]:
         "host": spec.host,
         "address": spec.address,
         "choice": choice,
+        # For the books of the cloud: whose it is.
+        **({"job": spec.job, "user": spec.user} if spec.job else {}),
     }
     return {f"{_MARK}{key}": value for key, value in values.items()}
 

@@ -10,6 +10,7 @@ from backfill.core.model.fleet import InstanceSpec
 from backfill.drivers.openstack.settings import Guest
 from backfill.ports.errors import RefusedError
 
+_MOST_PEERS = 16 << 10  # of lines for /etc/hosts: more machines than that know one another by address
 _LARGEST = 65535  # of user data, in base64, as Nova has it
 
 
@@ -20,6 +21,9 @@ def user_data(spec: InstanceSpec, guest: Guest) -> str:
     job in the guest can read it through the cloud's metadata address.
     """
     files = [_file("/etc/backfill/identity", _identity(spec, guest).encode(), "0644")]
+    peers = "".join(f"{address} {name}\n" for name, address in guest.peers.items() if name != spec.name)
+    if peers and len(peers) <= _MOST_PEERS:
+        files.append(_file("/etc/backfill/peers", peers.encode(), "0644"))
     config = {"hostname": spec.name, "preserve_hostname": False, "write_files": files}
     text = "#cloud-config\n" + json.dumps(config, sort_keys=True) + "\n"
     encoded = base64.b64encode(text.encode()).decode()

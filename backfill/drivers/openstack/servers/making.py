@@ -55,7 +55,8 @@ def create(cloud: Cloud, spec: InstanceSpec) -> None:
         volumes.check(cloud.link, cloud.config.shape.volume_gb, spec.name)
         image = cloud.config.shape.images.get(spec.image, spec.image)
         image_id = cloud.id_of("image", "image", image, spec.name)
-        choice = cloud.backoff.pick(spec.name, time.monotonic())
+        flavours = cloud.fitting(spec.flavour.resources, spec.name)
+        choice = cloud.backoff.pick(spec.name, flavours, time.monotonic())
         body = _body(cloud, spec, choice, image_id)
         # A port is given to one server only: even two creations make no second working server.
         body["server"]["networks"] = [{"port": network_ports.ensure(cloud, spec)}]
@@ -125,7 +126,7 @@ def _body(cloud: Cloud, spec: InstanceSpec, choice: Choice, image_id: str) -> di
         metadata[AWAITS_KEY] = "1"
     server: dict[str, Any] = {
         "name": spec.name,
-        "flavorRef": cloud.flavour(flavour, spec.flavour.resources, spec.name),
+        "flavorRef": cloud.id_of("compute", "flavor", flavour, spec.name),
         "metadata": metadata,
         "tags": [cluster_tag(spec.tag.cluster), unique_tag(spec.tag)],
         "user_data": user_data(spec, cloud.config.guest),

@@ -9,7 +9,7 @@ from backfill.core.model.fleet import InstanceSpec
 from backfill.drivers.openstack.api.cloud import Cloud
 from backfill.drivers.openstack.api.errors import FOREIGN, acted_is_unknown, translate
 from backfill.drivers.openstack.api.states import cluster_tag
-from backfill.ports.errors import AlreadyThereError, BusyError, DriverError, NotFoundError
+from backfill.ports.errors import AlreadyThereError, BusyError, DriverError, NotFoundError, RefusedError
 
 Port = dict[str, Any]
 
@@ -21,10 +21,13 @@ def name_of(cluster: str, instance: str) -> str:
 
 def ensure(cloud: Cloud, spec: InstanceSpec) -> str:
     """Return the id of a free port with the instance's address; make one when there is none."""
-    network = cloud.id_of("network", "network", cloud.config.shape.network, spec.name)
+    network = network_of(cloud, spec)
     address = spec.address.split("/")[0]
     port = _find(cloud, spec.name)
-    if port is not None and (address not in _addresses(port) or _left_behind(cloud, port)):
+    elsewhere = port is not None and (
+        address not in _addresses(port) or str(port.get("network_id", network)) != network
+    )
+    if port is not None and (elsewhere or _left_behind(cloud, port)):
         _delete(cloud, port, spec.name)
         port = None
     if port is None:
@@ -36,6 +39,16 @@ def ensure(cloud: Cloud, spec: InstanceSpec) -> str:
             "delete that server, or take the port away from it",
         )
     return str(port["id"])
+
+
+def network_of(cloud: Cloud, spec: InstanceSpec) -> str:
+    """Return the id of the network that an instance is to be in. RefusedError: there is none of that name."""
+    shape = cloud.config.shape
+    name = shape.networks.get(spec.network) if spec.network else shape.network
+    if name is None:
+        known = ", ".join(shape.networks) or "none"
+        raise RefusedError(spec.name, f"there is no network {spec.network}", f"known networks: {known}")
+    return cloud.id_of("network", "network", name, spec.name)
 
 
 def _left_behind(cloud: Cloud, port: Port) -> bool:

@@ -210,6 +210,9 @@ class SimHost:
     saves_paused: bool = True
     parents: list[CloneParent] = field(default_factory=list)
     unproven: str = ""
+    shares: bool = True
+    sizes: tuple[Resources, ...] = ()
+    networks: tuple[str, ...] = ()
 
     @property
     def answers(self) -> bool:
@@ -227,6 +230,9 @@ class SimHost:
             self.saves_paused,
             parents=tuple(self.parents),
             unproven=self.unproven,
+            shares=self.shares,
+            sizes=self.sizes,
+            networks=self.networks,
         )
 
     @property

@@ -114,6 +114,7 @@ class SimulatedProvider(SimulatedKeeper, SimulatedHolder):
         with self._call("create", spec.host, spec.name) as host:
             if self._is_there(host, spec):
                 return
+            self._need_network(host, spec)
             self._need_room(host, spec)
             machine = SimMachine(spec.tag.node, host.name, metal=False, cpus=spec.flavour.cpus)
             machine.powered = host.powered
@@ -345,6 +346,10 @@ class SimulatedProvider(SimulatedKeeper, SimulatedHolder):
     def _need_known(self, instance: SimInstance) -> None:
         if instance.shown is InstanceState.UNKNOWN:
             raise UnreadableError(instance.spec.name, instance.unreadable)
+
+    def _need_network(self, host: SimHost, spec: InstanceSpec) -> None:
+        if spec.network and spec.network not in host.networks:
+            raise RefusedError(spec.name, f"host {host.name} has no network {spec.network}")
 
     def _need_room(self, host: SimHost, spec: InstanceSpec) -> None:
         if spec.flavour.memory_mb > host.free_memory_mb:

@@ -144,6 +144,24 @@ local function read(pairs_text)
   return values
 end
 
+-- What its machines can never have, or its owner may not ask for.
+local function not_given(values, job_desc)
+  if own.clouds and (values.sriov or values.ivshmem) then
+    return "its machines are made in a cloud, where they have no devices: leave out --sriov and --ivshmem"
+  end
+  if not values.network then return end
+  local network = own.networks[values.network]
+  if not network then
+    return "--vm-network=" .. values.network .. ": there is no network of that name" .. own.known_networks
+  end
+  local user = job_desc.user_name or name_of(job_desc.user_id)
+  local account = job_desc.account or job_desc.default_account
+  if network.whose ~= "" and not network.users[user] and not network.accounts[account or ""] then
+    return "user " .. user .. " of account " .. (account or "(none)") .. " may not have network "
+      .. values.network .. ": it is for " .. network.whose
+  end
+end
+
 -- What of the job itself does not go with machines of its own.
 local function contradiction(values, job_desc)
   local per_task, on_node = job_desc.cpus_per_task, job_desc.min_mem_per_node
@@ -182,7 +200,7 @@ local function make_ready(job_desc, part_list, asked)
   local values, why = read(asked)
   why = why or not_served(job_desc, partition_of(job_desc, part_list))
   local inside = has_nodes(job_desc, part_list)
-  why = why or (not inside and contradiction(values, job_desc))
+  why = why or not_given(values, job_desc) or (not inside and contradiction(values, job_desc))
   if why then return why end
   local told = {}
   for _, one in ipairs(keys) do
@@ -240,12 +258,34 @@ _NONE = "\nlocal function own_machines() end\nlocal function undoes() end\n"
 
 
 @dataclass(frozen=True, slots=True)
+class NetworkGate:
+    """Who may ask for a network; `whose` ends the sentence about somebody else, empty: everybody may."""
+
+    name: str
+    users: tuple[str, ...] = ()
+    accounts: tuple[str, ...] = ()
+    whose: str = ""
+
+    def lua(self) -> str:
+        """One entry of the table."""
+        users, accounts = lua_set(self.users), lua_set(self.accounts)
+        fields = f"users = {users}, accounts = {accounts}, whose = {quoted(self.whose)}"
+        return f"[{quoted(self.name)}] = {{ {fields} }}"
+
+
+def lua_set(names: Iterable[str]) -> str:
+    """Return a Lua table that is true for these names."""
+    return "{ " + ", ".join(f"[{quoted(name)}] = true" for name in names) + " }"
+
+
+@dataclass(frozen=True, slots=True)
 class MachineGate:
     """How jobs with machines of their own are routed: by a feature that their machines have.
 
     `partitions`: each job there has them; `low`: jobs there may, and with a QOS of `low_qos` wherever it
     is not `high`; `inside`: jobs there may have them on the nodes that they get. `extra`: this release
-    of Slurm has --extra. An empty feature: nothing is added to constraints.
+    of Slurm has --extra. An empty feature: nothing is added to constraints. `clouds`: all of their hosts
+    are clouds, which lend no devices.
     """
 
     feature: str
@@ -255,6 +295,8 @@ class MachineGate:
     high: tuple[str, ...] = ()
     inside: tuple[str, ...] = ()
     extra: bool = False
+    networks: tuple[NetworkGate, ...] = ()
+    clouds: bool = False
 
 
 def machines_part(gate: MachineGate | None) -> str:
@@ -267,9 +309,12 @@ def machines_part(gate: MachineGate | None) -> str:
 def _settings(gate: MachineGate) -> Iterable[str]:
     yield f"feature = {quoted(gate.feature)}"
     for name in ("partitions", "low", "low_qos", "high", "inside"):
-        members = ", ".join(f"[{quoted(one)}] = true" for one in getattr(gate, name))
-        yield f"{name} = {{ {members} }}"
+        yield f"{name} = {lua_set(getattr(gate, name))}"
     yield f"served = {quoted(', '.join((*gate.low, *gate.partitions, *gate.inside)))}"
     yield f"extra = {str(gate.extra).lower()}"
+    yield f"networks = {{ {', '.join(network.lua() for network in gate.networks)} }}"
+    known = ", ".join(network.name for network in gate.networks)
+    yield f"known_networks = {quoted(f', use {known}' if known else '')}"
+    yield f"clouds = {str(gate.clouds).lower()}"
     yield f"pin = {quoted(PIN_PREFIX)}"
     yield "no_val = slurm.NO_VAL or 4294967294"

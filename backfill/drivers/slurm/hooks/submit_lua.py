@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from backfill.drivers.slurm.access import PREFIX
 from backfill.drivers.slurm.conf.files import remove_file, replace_file, sync_directory
-from backfill.drivers.slurm.hooks.machines_lua import MachineGate, machines_part, quoted
+from backfill.drivers.slurm.hooks.machines_lua import MachineGate, lua_set, machines_part, quoted
 
 NAME, SITES = "job_submit.lua", "job_submit.site.lua"
 _MARK = "-- Made by `backfill slurm hooks install`. Do not edit; the site's own file is "
@@ -141,15 +141,11 @@ class Gate:
 
     def lua(self) -> str:
         """One entry of the table."""
-        users, accounts = _set(self.users), _set(self.accounts)
+        users, accounts = lua_set(self.users), lua_set(self.accounts)
         return (
             f"  [{quoted(self.feature)}] = {{ users = {users}, accounts = {accounts},\n"
             f"    whose = {quoted(self.whose)} }},\n"
         )
-
-
-def _set(names: Iterable[str]) -> str:
-    return "{ " + ", ".join(f"[{quoted(name)}] = true" for name in names) + " }"
 
 
 class SubmitScript:
