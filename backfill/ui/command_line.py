@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
 
-from backfill.ui.parser import MEANINGS, Parser
+from backfill.ui.parser import MEANINGS, VARIABLES, Parser
 
 Run = Callable[[argparse.Namespace], int]
 # The first word of a call by a completion script; the line typed so far follows.
@@ -174,6 +174,6 @@ def _epilog() -> str:
         lines.append("")
     lines += [_BEGIN, "", "exit status:"]
     lines += [f"  {code:<4} {meaning}" for code, meaning in MEANINGS]
-    lines += ["", "environment:", "  BACKFILL_SOCKET   the daemon's socket, where --socket is not"]
-    lines += ["  NO_COLOR          no colours in a terminal either"]
+    lines += ["", "environment:"]
+    lines += [f"  {name:<17} {meaning}" for name, meaning in VARIABLES]
     return "\n".join(lines)

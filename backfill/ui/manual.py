@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from backfill.ui.command_line import COMMANDS, GROUPS, SCENARIO, Command, build_parser, command_parsers
-from backfill.ui.parser import MEANINGS
+from backfill.ui.parser import MEANINGS, VARIABLES
 from backfill.ui.reference import HEAD, in_usage, name_of, shown_arguments
 
 _FILES = (
@@ -19,11 +19,6 @@ _FILES = (
     ("/etc/backfill/images.yaml", "the catalogue of images"),
     ("/run/backfill/daemon.sock", "where the daemon is asked"),
     ("/var/lib/backfill/journal.db", "the daemon's journal: what it saw, decided and did"),
-)
-_VARIABLES = (
-    ("BACKFILL_SOCKET", "the daemon's socket, unless --socket names it"),
-    ("NO_COLOR", "no colours in a terminal"),
-    ("BACKFILL_CACHE", "where the lab keeps what it built (/var/cache/backfill)"),
 )
 
 
@@ -52,7 +47,7 @@ def _overview(version: str) -> Iterator[str]:
             if command.group == group:
                 yield _item(rf"\fBbackfill\-{_plain(command.name)}\fR(1)", command.help)
     yield _section("EXIT STATUS", "".join(_item(str(code), meaning) for code, meaning in MEANINGS))
-    yield _section("ENVIRONMENT", "".join(_item(name, told) for name, told in _VARIABLES))
+    yield _section("ENVIRONMENT", "".join(_item(name, told) for name, told in VARIABLES))
     yield _section("FILES", "".join(_item(rf"\fI{_plain(name)}\fR", told) for name, told in _FILES))
 
 

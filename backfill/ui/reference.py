@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterator
 
 from backfill.ui.command_line import COMMANDS, GROUPS, SCENARIO, Command, build_parser, command_parsers
-from backfill.ui.parser import MEANINGS
+from backfill.ui.parser import MEANINGS, VARIABLES
 
 HEAD = """\
 # Commands of `backfill`
@@ -16,10 +16,10 @@ HEAD = """\
 
 Every command that only looks accepts `--json` and prints the daemon's answer, unchanged, as one document
 (`events --json`: one object per line). Output that does not go to a terminal is plain text without
-colours; in a terminal `NO_COLOR` turns colours off. Commands ask the daemon over a unix socket:
+colours. Commands ask the daemon over a unix socket:
 `--socket PATH`, otherwise `$BACKFILL_SOCKET`, otherwise `/run/backfill/daemon.sock`. Everybody may
-ask. Only root and the daemon's own user may change something (`evict`, `reclaim`, `retry`, `poke`,
-fleets, checkpoints, `policy reload`).
+ask. Changes (`evict`, `reclaim`, `retry`, `poke`, fleets, checkpoints, `policy reload`) are for root, the
+daemon's own user, and those whom the policy file's `access` makes operators or admins.
 """
 
 
@@ -27,6 +27,8 @@ def page() -> str:
     """Return the whole page as Markdown."""
     parts = [HEAD, "\n## Exit status\n\n| status | meaning |\n|---|---|\n"]
     parts += [f"| {code} | {meaning} |\n" for code, meaning in MEANINGS]
+    parts.append("\n## Environment\n\n| variable | meaning |\n|---|---|\n")
+    parts += [f"| `{name}` | {meaning} |\n" for name, meaning in VARIABLES]
     for group in GROUPS:
         parts.append(f"\n## To {group}\n" if group != "help" else "\n## Help\n")
         for command in COMMANDS:

@@ -31,6 +31,7 @@ from backfill.ui.commands.demo_lab import LabStage
 from tests.real.browser import Page, page
 from tests.real.daemon_rig import PAUSE, DaemonRig, daemon_lab
 from tests.real.test_demo import patient_first_day
+from tests.real.test_metrics import Prometheus, prometheus, queries
 
 pytestmark = [pytest.mark.real, pytest.mark.soak]
 _ROOT = Path(backfill.__file__).parents[1]
@@ -53,10 +54,10 @@ _PATIENCE_S = 600.0
 
 
 class Scene:
-    """A lab with a daemon, the service of its own beside it, and a browser."""
+    """A lab with a daemon, the service of its own beside it, a browser, and a Prometheus that scrapes it."""
 
-    def __init__(self, rig: DaemonRig, key: Path, address: str, tab: Page) -> None:
-        self.rig, self.key, self.address, self.tab = rig, key, address, tab
+    def __init__(self, rig: DaemonRig, key: Path, address: str, tab: Page, watch: Prometheus) -> None:
+        self.rig, self.key, self.address, self.tab, self.watch = rig, key, address, tab, watch
 
     def token(self, user: str, lifespan_s: int = 7200) -> str:
         """One that slurmctld itself has made."""
@@ -103,15 +104,15 @@ class Scene:
 
 
 @contextmanager
-def _web(sock: Path) -> Iterator[str]:
-    """`backfill web` as one starts it; its address."""
+def _web(sock: Path) -> Iterator[int]:
+    """`backfill web` as one starts it; its port."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = int(free.getsockname()[1])
     command = [sys.executable, "-m", "backfill", "web", "--listen", f"127.0.0.1:{port}", "--rate", "1000"]
     process = subprocess.Popen([*command, "--socket", str(sock)], cwd=_ROOT)
     try:
         assert wait_until(lambda: _answers(port), _PATIENCE_S)
-        yield f"http://127.0.0.1:{port}/"
+        yield port
     finally:
         process.terminate()
         process.wait()
@@ -138,9 +139,13 @@ def scene(open_path: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator
         keys = load_scenario(scenario).policy_keys
         access = {"reader": {"users": [READER]}, "operator": {"users": [OPERATOR]}}
         rig.start(**{**keys, "daemon": {"tokens": {"jwt_key": str(key)}}, "access": access})
-        with _web(rig.lab.daemon_socket) as address, page(tmp_path_factory.mktemp("browser")) as tab:
+        with (
+            _web(rig.lab.daemon_socket) as port,
+            prometheus(tmp_path_factory.mktemp("prometheus"), port) as watch,
+            page(tmp_path_factory.mktemp("browser")) as tab,
+        ):
             tab.size(1400, 1000)
-            yield Scene(rig, key, address, tab)
+            yield Scene(rig, key, f"http://127.0.0.1:{port}/", tab, watch)
 
 
 class Playing(threading.Thread):
@@ -190,6 +195,14 @@ def test_the_demo_happens_on_the_page_while_it_runs(scene: Scene, tmp_path: Path
     assert all(line["text"] in shown for line in scene.rig.ask("explain", subject="vn1")["story"])
     assert any(told["story"][-1]["text"] in line for line in said)
     scene.picture("page_demo_over")
+
+
+def test_a_prometheus_that_scrapes_it_has_data_for_the_whole_board(scene: Scene) -> None:
+    """What the demo did is in it: evictions, a return, and cores that worked on instances."""
+    for what in ("evictions", "returns", "harvested_core_seconds"):
+        scene.watch.await_value(f"sum(backfill_{what}_total)", 1)
+    assert [query for query in queries() if not scene.watch.value(query)] == []
+    assert float(scene.watch.value("sum(increase(backfill_evictions_total[15m]))")[0]["value"][1]) > 0
 
 
 def test_an_operator_evicts_on_the_page_and_the_guest_stands_still(scene: Scene) -> None:
