@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import pytest
@@ -25,15 +26,17 @@ STALE = (Fact("files:/home", False, "stale file handle"),)
 IMPATIENT = Ladder((RungRule(Rung.PAUSE, within_s=1.0, for_s=30.0), RungRule(Rung.REQUEUE)))
 
 
-def aside(ladder: Ladder, *, requeue: bool) -> tuple[SimulatedWorld, Rehearsal, list[str]]:
-    """Four jobs stand still on two hosts, each in an instance of its own, for twenty seconds."""
+def aside(
+    ladder: Ladder, *, requeue: bool, for_s: float = 20.0
+) -> tuple[SimulatedWorld, Rehearsal, list[str]]:
+    """Four jobs stand still on two hosts, each in an instance of its own."""
     sim = cluster(cpus=2)
     rules = policies(ladder=ladder, scale=Scale(idle_s=600), limits=Limits(boots_at_once=12))
     run = play(sim, rules)
     lows = [sim.submit("htc", 300.0, requeue=requeue) for _ in range(4)]
     run.until(lambda: running(sim, *lows), 60)
     for host in ("bm1", "bm2"):
-        sim.submit("batch", 20.0, required_nodes=(host,))
+        sim.submit("batch", for_s, required_nodes=(host,))
     run.until(lambda: len(phases(run, Phase.PARKED)) == 4, 30)
     return sim, run, lows
 
@@ -194,4 +197,22 @@ def test_an_instance_whose_jobs_end_during_a_late_return_is_not_kept_for_them() 
     for low in lows:
         sim.user_cancel(low)
     run.until(lambda: not run.world.managed, 900)
+    assert sim.audit() == []
+
+
+def test_a_slurmd_whose_report_got_lost_is_asked_for_another() -> None:
+    """Slurm would hear it at its next ping only, which may be far away; it need not wait for that."""
+    sim, run, lows = aside(Ladder(), requeue=True, for_s=60.0)
+    run.until(lambda: len(run.world.silent) == 4, 50)
+    sim.manners.ping_s = math.inf
+    lost: list[object] = []
+    heard = sim.provider.woken
+    sim.provider.woken = lost.append
+    run.until(lambda: len(phases(run, Phase.RETURNING)) == 4, 60)
+    run.run(100.0)
+    assert len(phases(run, Phase.RETURNING)) == 4
+    assert 12 <= len(lost) <= 28  # again and again, and not all the time
+    sim.provider.woken = heard
+    run.until(lambda: ended(sim, *lows), 700)
+    assert untouched(sim, lows)
     assert sim.audit() == []

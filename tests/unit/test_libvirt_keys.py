@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+import shlex
 import subprocess
+import sys
 import threading
 from dataclasses import replace
 from pathlib import Path
@@ -17,6 +19,7 @@ from backfill.drivers.libvirt.guest.keys import KeyHandover, key_place, read_key
 from backfill.drivers.libvirt.settings import Surroundings
 from backfill.ports.errors import RefusedError, UnreachableError
 
+_GUEST = Path(backfill.lab.__file__).parent / "guest"
 RUNNING = Instance("vn1", "bm1", InstanceState.RUNNING, Tag("grete", "vn1", 1), Resources(1, 256))
 
 
@@ -121,7 +124,7 @@ def test_without_a_key_nobody_is_given_one(key: Path, caplog: pytest.LogCaptureF
 def prove(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The guest's proving program without its munge, and without setting this machine's clock."""
     folder = tmp_path_factory.mktemp("prove")
-    text = (Path(backfill.lab.__file__).parent / "guest/prove.c").read_text()
+    text = (_GUEST / "prove.c").read_text()
     text = text.replace("#include <munge.h>", "")
     start, end = text.index("static int munge_in("), text.index("static int files(")
     text = text[:start] + "static int munge_in(const char *c) { (void)c; return 1; }\n" + text[end:]
@@ -129,7 +132,8 @@ def prove(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "clock_settime(CLOCK_REALTIME, &t)", "(t.tv_sec < 0)"
     )
     (folder / "prove.c").write_text(text)
-    argv = ["gcc", "-Wall", "-Werror", "-o", str(folder / "prove"), str(folder / "prove.c"), "-lm"]
+    argv = ["gcc", "-Wall", "-Werror", "-I", str(_GUEST), "-o", str(folder / "prove")]
+    argv += [str(folder / "prove.c"), "-lm"]
     subprocess.run(argv, check=True)
     return folder / "prove"
 
@@ -159,7 +163,7 @@ def test_a_guest_that_comes_back_has_the_key_of_now(prove: Path, tmp_path: Path)
 
 def test_the_key_program_puts_slurms_key_where_it_is_told(tmp_path: Path) -> None:
     """Twice is fine, and nothing of it is for others."""
-    program = Path(backfill.lab.__file__).parent / "guest/backfill-key"
+    program = _GUEST / "backfill-key"
     place = tmp_path / "slurm.jwks"
     script = program.read_text().replace("/run/slurmd.pid", str(tmp_path / "none"))
     for key in (b"one", b"one", b"two"):
@@ -168,3 +172,83 @@ def test_the_key_program_puts_slurms_key_where_it_is_told(tmp_path: Path) -> Non
     done = subprocess.run(["sh", "-c", script, "sh", str(place)], input=b"", capture_output=True, check=False)
     assert (done.returncode, place.read_bytes()) == (1, b"two")
     assert [path.name for path in tmp_path.iterdir()] == ["slurm.jwks"]
+
+
+# Waits for a line before it catches the signal, as a slurmd does that is just starting.
+_STARTING = """
+import signal, sys
+print("up", flush=True)
+sys.stdin.readline()
+signal.signal(signal.SIGHUP, lambda *_: print("called", flush=True))
+print("catches", flush=True)
+sys.stdin.read()
+"""
+
+
+class Slurmd:
+    """A program in slurmd's place, whose process is where slurmd's would be."""
+
+    def __init__(self, folder: Path) -> None:
+        pipe = subprocess.PIPE
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", _STARTING], stdin=pipe, stdout=pipe, text=True, bufsize=1
+        )
+        (folder / "slurmd.pid").write_text(f"{self.process.pid}\n")
+        assert self.says() == "up"
+
+    def says(self) -> str:
+        assert self.process.stdout is not None
+        return self.process.stdout.readline().strip()
+
+    def catches(self) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.write("\n")
+        assert self.says() == "catches"
+
+    def end(self) -> int:
+        self.process.communicate()
+        return self.process.returncode
+
+
+@pytest.fixture(scope="module")
+def call(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What the guest's programs do about slurmd, and the folder where its process is told."""
+    folder = tmp_path_factory.mktemp("call")
+    text = (_GUEST / "slurmd.h").read_text().replace("/run/slurmd.pid", str(folder / "slurmd.pid"))
+    main = "#include <stdlib.h>\nint main(int c, char **v) { return c != 2 || call_slurmd(atof(v[1])); }\n"
+    (folder / "call.c").write_text(text + main)
+    subprocess.run(
+        ["gcc", "-Wall", "-Werror", "-o", str(folder / "call"), str(folder / "call.c")], check=True
+    )
+    return folder / "call"
+
+
+def test_a_slurmd_that_starts_is_not_ended_by_being_called(call: Path) -> None:
+    """A signal that it does not catch yet would end it: then it reports by itself."""
+    slurmd = Slurmd(call.parent)
+    assert subprocess.run([str(call), "0"], check=False).returncode == 0
+    slurmd.catches()
+    assert subprocess.run([str(call), "0"], check=False).returncode == 0
+    assert slurmd.says() == "called"
+    assert slurmd.end() == 0
+    assert subprocess.run([str(call), "0"], check=False).returncode == 1
+
+
+@pytest.mark.parametrize("program", ["call", "key"])
+def test_one_that_has_to_read_something_is_waited_for(call: Path, tmp_path: Path, program: str) -> None:
+    """Until it catches the signal, which it then gets."""
+    slurmd = Slurmd(call.parent)
+    script = (_GUEST / "backfill-key").read_text()
+    script = script.replace("/run/slurmd.pid", str(call.parent / "slurmd.pid"))
+    script = script.replace("sleep 0.1", f"echo >>{shlex.quote(str(tmp_path / 'waited'))}; sleep 0.1")
+    argv = {"call": [str(call), "60"], "key": ["sh", "-c", script, "sh", str(tmp_path / "jwks")]}[program]
+    (tmp_path / "key").write_text("new")
+    with (tmp_path / "key").open() as key:
+        waiting = subprocess.Popen(argv, stdin=key)
+    if program == "key":
+        while not (tmp_path / "waited").exists():
+            assert waiting.poll() is None
+    slurmd.catches()
+    assert slurmd.says() == "called"
+    assert waiting.wait() == 0
+    assert slurmd.end() == 0

@@ -36,6 +36,7 @@ from backfill.core.reconcile.proof import (
     not_proven,
     proven,
     read_since_woken,
+    report_again,
 )
 
 # What may only seem refused is asked for so often before the node does without it.
@@ -144,8 +145,11 @@ def _running(builder: PlanBuilder, node: ManagedNode) -> None:
         forgotten(builder, node)
         return
     builder.awaits(Topic.READING)
-    heard = read_since_woken(builder, node) and seen.responding
-    if heard and plugged_again(builder, node):
+    if not read_since_woken(builder, node):
+        return
+    if not seen.responding:
+        report_again(builder, node)
+    elif plugged_again(builder, node):
         _let_go_on(builder, node, seen)
 
 

@@ -27,6 +27,7 @@
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
+#include "slurmd.h"
 
 enum { MOST = 16, NFS_MAGIC = 0x6969 };
 static const double NTP_TO_UNIX = 2208988800.0, CLOSE_ENOUGH_S = 0.01, PATIENCE_S = 4.0;
@@ -202,14 +203,6 @@ static void tell_self(void) {
     printf("\n");
 }
 
-static int call_slurmd(void) {
-    FILE *file = fopen("/run/slurmd.pid", "r");
-    int pid = 0;
-    if (file && fscanf(file, "%d", &pid) != 1) pid = 0;
-    if (file) fclose(file);
-    return pid > 1 ? kill(pid, SIGHUP) : -1;
-}
-
 /* --- Slurm's own key, which may have been changed while this guest stood still ------------------ */
 
 enum { MOST_KEY = 65536 };
@@ -274,7 +267,7 @@ int main(int argc, char **argv) {
         return 2;
     }
     const char *server = "", *key = "";
-    int report = 0;
+    int report = 0, is_new = 0;
     for (int i = 2; i < argc; i++) {
         char *value = strchr(argv[i], '='), name[520];
         if (!strcmp(argv[i], "register")) report = 1;
@@ -294,8 +287,8 @@ int main(int argc, char **argv) {
     }
     setvbuf(stdout, NULL, _IOLBF, 0);
     if (settle_clock(wanted_s, server)) return 1;
-    if (*key && prove_key(key)) report = 1;
-    if (report && call_slurmd()) fprintf(stderr, "backfill-prove: slurmd does not run here\n");
+    if (*key && prove_key(key)) is_new = 1;
+    if ((report || is_new) && call_slurmd(is_new ? 5.0 : 0)) fprintf(stderr, "backfill-prove: slurmd does not run here\n");
     double began_s = now_s(CLOCK_MONOTONIC);
     for (int i = 0; i < count; i++) start(&checks[i]);
     for (int i = 0; i < count; i++) finish(&checks[i], began_s);

@@ -1,19 +1,7 @@
 /* backfill-wake EPOCH: set the clock after a pause and make slurmd report to its controller at once. */
 #include <math.h>
-#include <signal.h>
-#include <stdio.h>
 #include <stdlib.h>
-#include <time.h>
-
-static pid_t slurmd_pid(void) {
-    FILE *file = fopen("/run/slurmd.pid", "r");
-    int pid = 0;
-    if (file) {
-        if (fscanf(file, "%d", &pid) != 1) pid = 0;
-        fclose(file);
-    }
-    return pid;
-}
+#include "slurmd.h"
 
 int main(int argc, char **argv) {
     char *end = NULL;
@@ -29,8 +17,6 @@ int main(int argc, char **argv) {
         return 1;
     }
     printf("%.6f\n", (double)(wanted.tv_sec - before.tv_sec) + (wanted.tv_nsec - before.tv_nsec) / 1e9);
-    pid_t pid = slurmd_pid();
-    if (pid > 1) kill(pid, SIGHUP);
-    else fprintf(stderr, "backfill-wake: slurmd does not run here; clock set only\n");
+    if (call_slurmd(0)) fprintf(stderr, "backfill-wake: slurmd does not run here; clock set only\n");
     return 0;
 }
