@@ -152,12 +152,12 @@ def test_job_processes_are_counted() -> None:
     assert agent.job_processes(Agent("3 1\n"), "vn1", 5.0) == (3, 1)
 
 
-def in_shell(guest: Agent, *moved: tuple[str, Path], path: str = "/usr/bin:/bin") -> str:
+def in_shell(guest: Agent, *moved: tuple[str, Path], path: str = "/usr/bin:/bin", umask: int = -1) -> str:
     """What the program that was asked for complains of, run here, with some of its words replaced."""
     ((program, words),) = guest.commands
     for old, new in moved:
         words = [str(new) if word == old else word for word in words]
-    done = subprocess.run([program, *words], env={"PATH": path}, capture_output=True, text=True)
+    done = subprocess.run([program, *words], env={"PATH": path}, capture_output=True, text=True, umask=umask)
     return done.stderr
 
 
@@ -171,6 +171,17 @@ def test_the_features_of_a_job_name_its_shutdown(tmp_path: Path) -> None:
         assert (own / "7" / "shutdowntime_job").read_text() == f"{int(ends_s)}\n"
         assert (all_of_it / "shutdowntime").read_text() == f"{int(ends_s)}\n"
         assert sorted(p.name for p in all_of_it.iterdir()) == ["shutdowntime"]
+
+
+def test_every_user_finds_the_features_whatever_the_agents_umask(tmp_path: Path) -> None:
+    """Their folders can be entered, and the files be read."""
+    guest = Agent("")
+    agent.announce(guest, "vn1", 7, 1.0, 5.0)
+    own, machine = tmp_path / "jobs", tmp_path / "machine"
+    assert in_shell(guest, (agent.JOB_FEATURES, own), (agent.MACHINE_FEATURES, machine), umask=0o077) == ""
+    assert {path.stat().st_mode & 0o777 for path in (own, own / "7", machine)} == {0o755}
+    for file in (own / "7" / "shutdowntime_job", machine / "shutdowntime"):
+        assert file.stat().st_mode & 0o777 == 0o644
 
 
 def test_features_that_cannot_be_written_are_a_complaint(tmp_path: Path) -> None:

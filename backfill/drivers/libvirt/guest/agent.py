@@ -130,7 +130,9 @@ def hand_over(ask: Ask, name: str, owner: str, regions: int, limit_s: float) -> 
 
 # Each file is there as a whole or not at all, whenever a job looks; one that cannot be written does not
 # keep the other from it.
+# The agent may have a stricter umask than the folders' readers can do with.
 _ANNOUNCE = """
+umask 022
 failed=
 for file in "$2/$0/shutdowntime_job" "$3/shutdowntime"; do
     said=$({
