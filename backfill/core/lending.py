@@ -84,7 +84,7 @@ def never(host: Host, need: NodeNeed, shape: Resources) -> Reason | None:
     """
     if not host.reachable:
         return None
-    if not host.makes(shape):
+    if host.size_for(shape) is None:
         return because(Code.NO_SIZE, host=host.name, cpus=shape.cpus, memory_mb=shape.memory_mb)
     if need.region_mb and not host.shares:
         return because(Code.NO_SHARING, host=host.name)

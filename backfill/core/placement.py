@@ -154,12 +154,13 @@ def places_ever(
     known, limits = world.hosts.get(host), policies.limits
     if known is None or not known.reachable:
         return limits.max_per_host
-    if never(known, need, shape) is not None:
+    size = known.size_for(shape)
+    if size is None or never(known, need, shape) is not None:
         return 0
     cpus = policies.placement.cpus(known.capacity.cpus) - limits.keep_cpus
     memory_mb = known.capacity.memory_mb - limits.keep_memory_mb
     memory_mb -= need.region_mb
-    places = [cpus // shape.cpus, memory_mb // shape.memory_mb, limits.max_per_host]
+    places = [cpus // size.cpus, memory_mb // size.memory_mb, limits.max_per_host]
     if need.functions:
         places.append(known.functions // need.functions)
     return max(0, min(places))
@@ -493,10 +494,11 @@ def _look(policies: PolicySet, ask: Ask, host: str, world: World) -> Look:
     reason = reason or _enough(world, host, policies)
     if reason:
         return reason, until_s
-    if not world.hosts[host].makes(shape):
+    size = world.hosts[host].size_for(shape)
+    if size is None:
         return because(Code.NO_SIZE, host=host, cpus=shape.cpus, memory_mb=shape.memory_mb), until_s
     left = room(world, host, policies)
-    return left if shape.fits(left) else host_full(host, left, shape), until_s
+    return left if size.fits(left) else host_full(host, left, size), until_s
 
 
 def _unproven(world: World, host: str) -> Reason | None:

@@ -141,6 +141,21 @@ def test_a_machine_fits_into_one_of_a_clouds_sizes_or_is_never_made() -> None:
     assert sim.audit() == []
 
 
+def test_a_cloud_has_room_for_as_many_as_its_flavours_leave() -> None:
+    """A machine takes all of its flavour, although it asks for less."""
+    sim, run = begin(cpus=2)
+    cloudy(sim, "bm1", "bm2")
+    many = sim.submit("htc", 10.0, num_nodes=6, cpus=6, comment=f"{WORD}:cpus=1,mem=256")
+    few = sim.submit("htc", 10.0, num_nodes=2, cpus=2, comment=f"{WORD}:cpus=1,mem=256,place=together")
+    run.until(lambda: "can never be had" in sim.slurm.admin_comment(many), 20)
+    run.until(lambda: ended(sim, few), 60)
+    sim.hosts["bm1"].sizes = sim.hosts["bm2"].sizes = (Resources(2, 512),)
+    never = sim.submit("htc", 10.0, num_nodes=2, cpus=2, comment=f"{WORD}:cpus=1,mem=256,place=together")
+    run.until(lambda: "on one host can never be had" in sim.slurm.admin_comment(never), 20)
+    assert len(made(run)) == 2
+    assert sim.audit() == []
+
+
 def test_hosts_that_do_not_answer_take_nobody_his_hope() -> None:
     """What they can carry is not known: the job waits for them, and is not cancelled."""
     sim, run = begin(own_machines=OwnMachines(enabled=True, hopeless=Hopeless.CANCEL))

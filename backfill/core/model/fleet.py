@@ -103,13 +103,15 @@ class Host:
     unproven: str = ""
     keeps: bool = True  # whether checkpoints of what is on it can be kept
     shares: bool = True  # whether instances on it can share memory
-    # Into one of these each of its instances is put; empty: there is one for any shape.
+    # Each of its instances takes the first of these that is large enough; empty: as much as it is.
     sizes: tuple[Resources, ...] = ()
     networks: tuple[str, ...] = ()  # to which instances on it can be connected, beside the usual one
 
-    def makes(self, shape: Resources) -> bool:
-        """Return True if an instance of that shape could be made on it, were there nothing else."""
-        return not self.sizes or any(shape.fits(size) for size in self.sizes)
+    def size_for(self, shape: Resources) -> Resources | None:
+        """Return what an instance of that shape takes of it; None: it can have none of that shape."""
+        if not self.sizes:
+            return shape
+        return next((size for size in self.sizes if shape.fits(size)), None)
 
     def has_parent(self, image: str, flavour: Flavour) -> bool:
         """Return True if an instant clone could be made here without making a parent first."""

@@ -187,10 +187,12 @@ def _places(builder: PlanBuilder, fleet: Fleet, host: str) -> int:
     left, need = room(builder.world, host, builder.policies), _need(builder, fleet)
     shape = fleet.flavour or builder.policies.instances.flavour
     there = [m for m in builder.world.fleet.managed_on(host) if m.phase not in ABSENT]
-    if never(builder.world.hosts[host], need, shape.resources) is not None:
+    known = builder.world.hosts[host]
+    size = known.size_for(shape.resources)
+    if size is None or never(known, need, shape.resources) is not None:
         return 0
     shared_mb = 0 if any(m.job == fleet.job for m in there) else need.region_mb
-    places = [left.cpus // shape.cpus, (left.memory_mb - shared_mb) // shape.memory_mb]
+    places = [left.cpus // size.cpus, (left.memory_mb - shared_mb) // size.memory_mb]
     if need.functions:
         places.append(functions_free(builder.world, builder.policies, host) // need.functions)
     return min(*places, builder.policies.limits.max_per_host - len(there))
