@@ -11,10 +11,10 @@ from backfill.core.model.lifecycle import ABSENT, ManagedNode
 from backfill.core.model.quantities import Resources
 from backfill.core.model.refusals import Code, Reason, because
 from backfill.core.policy import PolicySet
-from backfill.core.world import World
+from backfill.core.tables import Picture
 
 
-def own_loan(world: World, job_id: str) -> DeviceLoan | None:
+def own_loan(world: Picture, job_id: str) -> DeviceLoan | None:
     """Return what each of a job's own machines is lent, from the moment that it is made."""
     request = _request(world, job_id)
     if request is None or not (request.sriov or request.regions):
@@ -22,18 +22,18 @@ def own_loan(world: World, job_id: str) -> DeviceLoan | None:
     return DeviceLoan("what its word asks for", request.sriov, request.regions)
 
 
-def own_network(world: World, job_id: str) -> str:
+def own_network(world: Picture, job_id: str) -> str:
     """Return the network of a job's own machines; empty: the usual one."""
     request = _request(world, job_id)
     return "" if request is None or request.network is None else request.network
 
 
-def _request(world: World, job_id: str) -> MachineRequest | None:
+def _request(world: Picture, job_id: str) -> MachineRequest | None:
     own, job = world.machines.get(job_id), world.jobs.get(job_id)
     return own.request if own is not None else None if job is None else job.machines
 
 
-def functions_of(world: World, policies: PolicySet, host: str, node: ManagedNode) -> int:
+def functions_of(world: Picture, policies: PolicySet, host: str, node: ManagedNode) -> int:
     """Count virtual functions of the host that a node there holds, or offers to jobs."""
     instance = world.instances.get((host, node.name))
     held = 0 if instance is None else instance.functions
@@ -69,7 +69,7 @@ class NodeNeed:
 NOTHING_MORE = NodeNeed()
 
 
-def own_need(world: World, job_id: str, shape: Resources | None) -> NodeNeed:
+def own_need(world: Picture, job_id: str, shape: Resources | None) -> NodeNeed:
     """Return what each of a job's own machines takes of a host."""
     loan, network = own_loan(world, job_id), own_network(world, job_id)
     if loan is None:
@@ -93,7 +93,7 @@ def never(host: Host, need: NodeNeed, shape: Resources) -> Reason | None:
     return None
 
 
-def need_of(world: World, policies: PolicySet, node: ManagedNode) -> NodeNeed:
+def need_of(world: Picture, policies: PolicySet, node: ManagedNode) -> NodeNeed:
     """Return what a node that moves takes along."""
     instance = world.instances.get((node.host, node.name))
     owners = {job.user for job in world.jobs_on(node.name)}
@@ -108,7 +108,7 @@ def need_of(world: World, policies: PolicySet, node: ManagedNode) -> NodeNeed:
     )
 
 
-def forbidden(world: World, policies: PolicySet, host: str, need: NodeNeed) -> Reason | None:
+def forbidden(world: Picture, policies: PolicySet, host: str, need: NodeNeed) -> Reason | None:
     """Return why the host may not lend devices to one more node, if it may not."""
     few = _too_few(world, policies, host, need.functions)
     if few or need.sharing is Sharing.ANYONE:
@@ -126,7 +126,7 @@ def forbidden(world: World, policies: PolicySet, host: str, need: NodeNeed) -> R
     return None
 
 
-def no_memory(world: World, host: str, job: str, region_mb: int, left: Resources) -> Reason | None:
+def no_memory(world: Picture, host: str, job: str, region_mb: int, left: Resources) -> Reason | None:
     """Return why the host has no memory for what a job is to share there, if it has none."""
     if not region_mb or region_mb <= left.memory_mb:
         return None
@@ -138,13 +138,13 @@ def no_memory(world: World, host: str, job: str, region_mb: int, left: Resources
     return because(Code.SHARED_MEMORY, host=host, left_mb=left_mb, region_mb=region_mb)
 
 
-def functions_free(world: World, policies: PolicySet, host: str) -> int:
+def functions_free(world: Picture, policies: PolicySet, host: str) -> int:
     """Count virtual functions of the host that no node there holds or offers."""
     used = sum(functions_of(world, policies, host, node) for node in world.fleet.managed_on(host))
     return max(0, world.hosts[host].functions - used)
 
 
-def _too_few(world: World, policies: PolicySet, host: str, functions: int) -> Reason | None:
+def _too_few(world: Picture, policies: PolicySet, host: str, functions: int) -> Reason | None:
     """Return why the host cannot give so many more virtual functions, if it cannot."""
     every, free = world.hosts[host].functions, functions_free(world, policies, host)
     if functions <= free:

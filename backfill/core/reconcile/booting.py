@@ -19,7 +19,7 @@ from backfill.core.reconcile.builder import PlanBuilder, Progress
 from backfill.core.reconcile.condemn import clear, lost, work_on
 from backfill.core.reconcile.course import begin_eviction, first_rung
 from backfill.core.reconcile.held_jobs import frozen_in
-from backfill.core.reconcile.job_machines import awaits_pin, waits_for_fellows
+from backfill.core.reconcile.own_machines import awaits_pin, waits_for_fellows
 from backfill.core.reconcile.proof import not_proven, proven, read_since_woken
 
 # A slurmd that registered so lately is there; one whose proof took longer has to be heard again.

@@ -44,7 +44,7 @@ from backfill.core.reconcile.held_jobs import (
     suspend_jobs,
     tell_stopped,
 )
-from backfill.core.reconcile.job_machines import kept_off
+from backfill.core.reconcile.own_machines import kept_off
 from backfill.core.reconcile.pressure import hold_back, only_claimed, why_taken
 from backfill.core.reconcile.reasons import not_lost_yet
 

@@ -31,8 +31,7 @@ from backfill.core.reconcile.admission import (
 )
 from backfill.core.reconcile.builder import PlanBuilder, Progress, members
 from backfill.core.reconcile.condemn import clear
-from backfill.core.reconcile.job_machines import passed_over_until_s
-from backfill.core.reconcile.machine_bounds import places_in
+from backfill.core.reconcile.own_machines import passed_over_until_s, places_in
 from backfill.core.reconcile.pressure import why_taken
 
 

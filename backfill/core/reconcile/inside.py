@@ -33,10 +33,12 @@ from backfill.core.reconcile.job_machines import (
     reclaim,
     taken_in,
 )
-from backfill.core.reconcile.machine_bounds import (
+from backfill.core.reconcile.own_machines import (
+    allocation_over,
     margin_mb,
     not_its_image,
     not_its_network,
+    order_of,
     share,
     too_many_ever,
     too_many_now,
@@ -99,11 +101,6 @@ def _taken_over(builder: PlanBuilder, own: JobMachines, found: list[ManagedNode]
     )
 
 
-def order_of(job_id: str, number: int) -> str:
-    """Return the id of one of the orders of a job's machines."""
-    return f"job-{job_id}-{number}"
-
-
 def _size(builder: PlanBuilder, job: Job) -> tuple[int, Flavour]:
     """How many machines, and of what shape: what its word leaves open is an equal part of what it got."""
     usual, wanted = builder.policies.instances.flavour, job.machines or PLAIN
@@ -121,28 +118,6 @@ def _size(builder: PlanBuilder, job: Job) -> tuple[int, Flavour]:
     return max(1, len(job.nodes)) * wanted.per_node, flavour
 
 
-# --- what others ask ------------------------------------------------------------------------------
-
-
-def is_over(builder: PlanBuilder, node: ManagedNode) -> bool:
-    """Return True if the allocation in which a machine is has ended: it goes, and does not come back."""
-    own, job = builder.world.machines.get(node.job), builder.world.jobs.get(node.job)
-    if own is not None:
-        return node.inside and _over(builder, own)
-    return node.inside and (job is None or not job.active or not named(job, node.name))
-
-
-def let_in(builder: PlanBuilder, node: ManagedNode, job: Job) -> bool:
-    """Return True if another job may be in a machine within an allocation: one of the same owner."""
-    outer = builder.world.jobs.get(node.job)
-    return node.inside and outer is not None and job.user == outer.user
-
-
-def _over(builder: PlanBuilder, own: JobMachines) -> bool:
-    job = builder.world.jobs.get(own.job)
-    return job is None or job.restarts != own.restarts or not job.active
-
-
 # --- one job's ------------------------------------------------------------------------------------
 
 
@@ -152,7 +127,7 @@ def step_inside(builder: PlanBuilder, own: JobMachines) -> None:
         return
     if own.state is MachinesState.RECLAIMED:
         _step_reclaimed(builder, own)
-    elif _over(builder, own):
+    elif allocation_over(builder, own):
         if own.state is MachinesState.GIVEN_BACK:
             become(builder, own, MachinesState.GONE, "its job is over")
         else:
@@ -283,7 +258,7 @@ def _inner(builder: PlanBuilder, own: JobMachines) -> list[tuple[ManagedNode, Jo
 
 def _step_reclaimed(builder: PlanBuilder, own: JobMachines) -> None:
     """End what the job has in them together with it; then let them go, and who may have them."""
-    over, fleet = _over(builder, own), builder.world.fleets.get(own.fleet)
+    over, fleet = allocation_over(builder, own), builder.world.fleets.get(own.fleet)
     job = None if over else builder.world.jobs[own.job]
     if job is not None and job.machines is not None and job.machines.at:
         builder.insist(_name(own, ()), Goal.MACHINES)

@@ -6,7 +6,7 @@ job may have them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 
 from backfill.core.model.actions import HoldJob, PinJob, ReleaseJob, RevokeJob, TellJob, UnpinJob
@@ -23,10 +23,12 @@ from backfill.core.policy import PolicySet
 from backfill.core.queue import Topic
 from backfill.core.reconcile.builder import PlanBuilder, members
 from backfill.core.reconcile.devices import not_lent
-from backfill.core.reconcile.machine_bounds import (
+from backfill.core.reconcile.own_machines import (
+    asks,
     guest_mb,
     image_for,
     margin_mb,
+    met,
     never_own,
     share,
     too_many_now,
@@ -37,24 +39,6 @@ _HELD = "JobHeldAdmin"
 
 
 PLAIN = MachineRequest()  # what a job wants that says nothing of its machines
-
-
-def asks(policies: PolicySet, job: Job) -> bool:
-    """Return True if a job is to have machines of its own, so that no other instance is made for it."""
-    priorities = policies.priorities
-    by_qos = job.qos in priorities.low_qos and job.partition not in priorities.high
-    return policies.own_machines.asks(job, low=by_qos or job.partition in priorities.low)
-
-
-def kinds_waiting(world: World, policies: PolicySet) -> Iterator[tuple[Job, Collection[str]]]:
-    """Pending jobs that count as low, a whole kind at a time: the queue may be very long."""
-    priorities = policies.priorities
-    kinds = world.job_index.kinds_pending(priorities.low)
-    yield from (kind for kind in kinds if not asks(policies, kind[0]))
-    if priorities.low_qos:
-        others = sorted(world.job_index.partitions_waiting() - {*priorities.low, *priorities.high})
-        kinds = (kind for kind in world.job_index.kinds_pending(others) if kind[0].qos in priorities.low_qos)
-        yield from (kind for kind in kinds if not asks(policies, kind[0]))
 
 
 def _partitions(world: World, policies: PolicySet) -> list[str]:
@@ -254,7 +238,7 @@ def _step_spawning(builder: PlanBuilder, own: JobMachines, job: Job | None) -> N
 def pin_members(builder: PlanBuilder, own: JobMachines, fleet: Fleet) -> None:
     """Keep them for the job once Slurm has met all of them, and before any of them is opened."""
     nodes = members(builder, fleet)
-    if len(nodes) < fleet.size or not all(_met(builder, node) for node in nodes):
+    if len(nodes) < fleet.size or not all(met(builder, node) for node in nodes):
         return
     if not pinned(builder, own, fleet):
         builder.insist(_pin_of(own, nodes), Goal.MACHINES)
@@ -272,11 +256,6 @@ def _pin_of(own: JobMachines, nodes: list[ManagedNode]) -> PinJob:
         lives=lives,
         inside=own.inside,
     )
-
-
-def _met(builder: PlanBuilder, node: ManagedNode) -> bool:
-    seen = builder.world.nodes.get(node.name)
-    return seen is not None and seen.slurmd_start_s > 0 and seen.responding
 
 
 def pinned(builder: PlanBuilder, own: JobMachines, fleet: Fleet) -> bool:
@@ -502,54 +481,3 @@ def _tell_given_back(builder: PlanBuilder, own: JobMachines, reason: str) -> Non
 def _refuse(builder: PlanBuilder, own: JobMachines, why: Reason) -> None:
     builder.awaits(Topic.ROOM)
     builder.refuse(f"job {own.job}", Goal.MACHINES, why)
-
-
-# --- together ------------------------------------------------------------------------------------
-
-
-def awaits_pin(builder: PlanBuilder, node: ManagedNode) -> bool:
-    """Return True while others could get into a job's own machine: it is not opened then."""
-    pinned = builder.world.pinned.get(node.job) or ""
-    return bool(node.job) and f"{node.name}.{node.generation}" not in pinned.split(",")
-
-
-def waits_for_fellows(builder: PlanBuilder, node: ManagedNode) -> bool:
-    """Return True if a job's own machine has done its part, and is closed only until all are there."""
-    return awaits_pin(builder, node) and node.woken_since and _met(builder, node)
-
-
-_STANDS = (Phase.EVICTING, Phase.PARKED)
-
-
-def kept_off(builder: PlanBuilder, node: ManagedNode) -> Reason | None:
-    """Return which fellow of a job's own machine stands still while its host is wanted, if one does.
-
-    They stand still together, and go on together: a connection between them outlives that.
-    """
-    own = builder.world.machines.get(node.job) if node.job else None
-    fleet = None if own is None else builder.world.fleets.get(own.fleet)
-    if own is None or fleet is None or own.state is not MachinesState.ALLOCATED or fleet.size < 2:
-        return None
-    for other in members(builder, fleet):
-        away = other.name != node.name and other.phase in _STANDS
-        if away and (not builder.is_free_for(other) or other.name in builder.world.closed):
-            return because(Code.FELLOW_KEPT_OFF, node=other.name, host=other.host)
-    return None
-
-
-# --- before others --------------------------------------------------------------------------------
-
-
-def passed_over_until_s(builder: PlanBuilder, fleet: Fleet) -> float:
-    """Return until when others may be made before a job's own machines that find no room."""
-    return fleet.ordered_s + builder.policies.own_machines.passed_over_s
-
-
-def first_of_all(builder: PlanBuilder) -> Fleet | None:
-    """Return the order of a job's own machines that has been passed over for long enough."""
-    for fleet in builder.world.fleets.values():
-        if fleet.job and not fleet.hosts and fleet.state is FleetState.WAITING:
-            builder.wake_at(passed_over_until_s(builder, fleet))
-            if builder.now_s >= passed_over_until_s(builder, fleet):
-                return fleet
-    return None

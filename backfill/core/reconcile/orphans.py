@@ -21,7 +21,7 @@ from backfill.core.reconcile.admission import left_over
 from backfill.core.reconcile.builder import PlanBuilder
 from backfill.core.reconcile.condemn import clear, old_copy
 from backfill.core.reconcile.held_jobs import frozen_in
-from backfill.core.reconcile.inside import order_of
+from backfill.core.reconcile.own_machines import order_of
 from backfill.core.reconcile.pressure import stop_where_wanted
 from backfill.core.tables import named
 

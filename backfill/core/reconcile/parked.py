@@ -31,7 +31,7 @@ from backfill.core.reconcile.held_jobs import (
     taken_over,
     way,
 )
-from backfill.core.reconcile.job_machines import kept_off
+from backfill.core.reconcile.own_machines import kept_off
 from backfill.core.reconcile.pressure import only_claimed
 from backfill.core.world import World
 

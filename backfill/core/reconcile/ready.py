@@ -34,8 +34,7 @@ from backfill.core.reconcile.condemn import condemn, forgotten, lost, permit, wo
 from backfill.core.reconcile.course import begin_eviction, first_rung
 from backfill.core.reconcile.devices import see_to_devices
 from backfill.core.reconcile.held_jobs import go_on_together, marked_in, show, waits_for
-from backfill.core.reconcile.inside import is_over, let_in
-from backfill.core.reconcile.job_machines import kept_off
+from backfill.core.reconcile.own_machines import is_over, kept_off, let_in
 from backfill.core.reconcile.pressure import give_cpus, must_leave
 
 # The stop signal of a `scontrol suspend` that was sent to a paused guest is delivered when that is

@@ -1,16 +1,20 @@
-"""Does the reason for which work is given up, or was, still hold? If it does not, the work goes on."""
+"""Does the reason for which work is given up, or was, still hold? If it does not, the work goes on.
+
+Among the reasons is room in somebody else's cloud that is wanted back: by its quota, or by its owner's word.
+"""
 
 from __future__ import annotations
 
 from backfill.core.model.fence import judge
 from backfill.core.model.fleet import InstanceState
-from backfill.core.model.lifecycle import Cause, ManagedNode
+from backfill.core.model.lifecycle import Cause, ManagedNode, Phase
+from backfill.core.model.quantities import Resources
 from backfill.core.model.refusals import Code, Reason, because
+from backfill.core.placement import count_on, room
 from backfill.core.reconcile.builder import PlanBuilder
 from backfill.core.reconcile.condemn import work_on
-from backfill.core.reconcile.job_machines import kept_off
+from backfill.core.reconcile.own_machines import kept_off
 from backfill.core.reconcile.pressure import only_claimed
-from backfill.core.reconcile.reclaim import wanted_back
 
 
 def _has_to_leave(builder: PlanBuilder, node: ManagedNode) -> bool:
@@ -38,6 +42,42 @@ def taken_by_jobs(builder: PlanBuilder, node: ManagedNode) -> str:
     if own is None or by_hand or builder.left(host) or builder.budget_full() is not None:
         return ""
     return own if world.jobs_on(own) else ""
+
+
+def wanted_back(builder: PlanBuilder, node: ManagedNode) -> bool:
+    """Return True if its room is still wanted back, beyond what others leave that are being removed."""
+    return bool(asked_back(builder, node)) or beyond_room(builder, node.host, stays=node.name)[0] > 0
+
+
+def asked_back(builder: PlanBuilder, node: ManagedNode) -> str:
+    """Return why its host's owner wants this very instance gone; empty if it may stay."""
+    instance = builder.instance(node)
+    return instance.wanted_back if instance is not None else ""
+
+
+def beyond_room(builder: PlanBuilder, host: str, stays: str = "") -> tuple[int, str]:
+    """Return how many instances are beyond the host's room or the owner's number, and why.
+
+    Those that are being removed do not count, but for the one that `stays` if it need not go.
+    """
+    gone = [m for m in builder.world.fleet.managed_on(host) if m.phase is Phase.REMOVING]
+    back = sum(1 for m in gone if m.name == stays)
+    leaving = sum(1 for m in gone if m.name != stays and (host, m.name) in builder.world.instances)
+    shape = builder.policies.instances.flavour.resources
+    left = room(builder.world, host, builder.policies, kept=False)
+    lacking = max(_times(-left.cpus, shape.cpus), _times(-left.memory_mb, shape.memory_mb))
+    capacity: Resources = builder.world.hosts[host].capacity
+    keep, why = builder.world.kept.get(host, (None, ""))
+    beyond = 0 if keep is None else count_on(builder.world, host) + back - keep
+    lacking -= leaving
+    if beyond >= lacking:
+        return beyond, why
+    return lacking, f"it has {capacity} left for us"
+
+
+def _times(amount: int, unit: int) -> int:
+    """Return how many units cover the amount."""
+    return -(-max(0, amount) // unit)
 
 
 # What is in such an instance can go on.

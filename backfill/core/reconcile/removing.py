@@ -27,8 +27,7 @@ from backfill.core.reconcile.condemn import (
 from backfill.core.reconcile.course import begin_eviction, first_rung
 from backfill.core.reconcile.held_jobs import give_back
 from backfill.core.reconcile.pressure import must_leave, stop_where_wanted
-from backfill.core.reconcile.reasons import reason_over, taken_by_jobs
-from backfill.core.reconcile.reclaim import wanted_back
+from backfill.core.reconcile.reasons import reason_over, taken_by_jobs, wanted_back
 
 
 def step_draining(builder: PlanBuilder, node: ManagedNode) -> None:

@@ -24,9 +24,10 @@ from backfill.core.reconcile.admission import (
     wants,
 )
 from backfill.core.reconcile.builder import PlanBuilder, budgets_change_s
-from backfill.core.reconcile.job_machines import asks, first_of_all, kinds_waiting
+from backfill.core.reconcile.condemn import clear
+from backfill.core.reconcile.own_machines import asks, first_of_all, kinds_waiting
 from backfill.core.reconcile.pressure import most_disruptions
-from backfill.core.reconcile.reclaim import plan_reclaim
+from backfill.core.reconcile.reasons import asked_back, beyond_room
 from backfill.core.world import World
 
 
@@ -35,7 +36,7 @@ def plan_scale(builder: PlanBuilder) -> None:
     policies = builder.policies
     if builder.blind:
         return
-    plan_reclaim(builder)
+    _reclaim(builder)
     _let_forgotten_go(builder)
     wanted = _wanted(builder)
     short = [want for want in wanted if want.lacking > 0]
@@ -332,3 +333,41 @@ def _shrink(builder: PlanBuilder, wanted: Sequence[Want], *, in_need: bool) -> N
         removing += 1
         reason = f"idle for {scale.idle_s:.0f} s, nobody waits"
         builder.become(node, Phase.DRAINING, reason, stop=NodeStop(float(builder.now_s)))
+
+
+# --- room that is wanted back --------------------------------------------------------------------
+
+
+_LEAVING = (Phase.DRAINING, Phase.EVICTING)
+
+
+def _reclaim(builder: PlanBuilder) -> None:
+    """On every burst host: as many instances go as no longer fit, or as its owner names."""
+    burst = builder.world.burst
+    for name in builder.policies.hosts if burst else ():
+        if name in burst and builder.world.hosts[name].reachable and name not in builder.world.closed:
+            _fit(builder, name)
+
+
+def _fit(builder: PlanBuilder, host: str) -> None:
+    nodes = builder.world.fleet.managed_on(host)
+    leaving = sum(1 for m in nodes if m.phase in _LEAVING)
+    named = {m.name: why for m in nodes if (why := asked_back(builder, m))}
+    too_many, why = beyond_room(builder, host)
+    can_go = [m for m in nodes if m.phase in (Phase.READY, Phase.BOOTING)]
+    can_go.sort(
+        key=lambda m: (
+            m.name not in named,
+            m.phase is Phase.READY,
+            m.idle_since_s is None,
+            -m.created_s,
+            m.name,
+        )
+    )
+    going = max(too_many - leaving, sum(1 for m in can_go if m.name in named))
+    for node in can_go[: max(0, going)]:
+        reason = f"its room on {host} is wanted back: {named.get(node.name, why)}"
+        if node.phase is Phase.BOOTING:
+            clear(builder, node, reason)
+        else:
+            builder.become(node, Phase.DRAINING, reason, stop=NodeStop(float(builder.now_s), doomed=True))

@@ -17,7 +17,7 @@ from backfill.core.policies.supply import Offer, PilotsWanted
 from backfill.core.queue import Topic
 from backfill.core.reconcile.admission import MINUTE_S
 from backfill.core.reconcile.builder import PlanBuilder, Progress, most_instances, on_cpu
-from backfill.core.reconcile.job_machines import kinds_waiting
+from backfill.core.reconcile.own_machines import kinds_waiting
 
 _FAILED = (JobState.FAILED, JobState.OUT_OF_MEMORY)
 _SOON_S = 600.0  # a pilot that fails later has at least been at work

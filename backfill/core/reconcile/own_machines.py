@@ -1,16 +1,68 @@
-"""What a job may have as its own machines: its share, its image, and what can never be had."""
+"""A job's own machines as the others see them: which jobs get some, how many, and what they are for.
+
+How far a job's machines are is decided in `job_machines.py`, or in `inside.py` where they are within
+its allocation; the phases of nodes ask here.
+"""
 
 from __future__ import annotations
+
+from collections.abc import Collection, Iterator
 
 from backfill.core.lending import never, own_need
 from backfill.core.model.cluster import Job, MachineRequest
 from backfill.core.model.company import Company
-from backfill.core.model.fleet import Flavour
-from backfill.core.model.job_machines import JobMachines
+from backfill.core.model.fleet import Flavour, Fleet, FleetState
+from backfill.core.model.job_machines import JobMachines, MachinesState
+from backfill.core.model.lifecycle import ManagedNode, Phase
 from backfill.core.model.refusals import Code, Reason, because, limit, no_host
 from backfill.core.placement import places_ever
 from backfill.core.policy import PolicySet
-from backfill.core.reconcile.builder import PlanBuilder
+from backfill.core.reconcile.builder import PlanBuilder, members
+from backfill.core.tables import named
+from backfill.core.world import World
+
+# --- which jobs, in which order ------------------------------------------------------------------
+
+
+def asks(policies: PolicySet, job: Job) -> bool:
+    """Return True if a job is to have machines of its own, so that no other instance is made for it."""
+    priorities = policies.priorities
+    by_qos = job.qos in priorities.low_qos and job.partition not in priorities.high
+    return policies.own_machines.asks(job, low=by_qos or job.partition in priorities.low)
+
+
+def kinds_waiting(world: World, policies: PolicySet) -> Iterator[tuple[Job, Collection[str]]]:
+    """Pending jobs that count as low, a whole kind at a time: the queue may be very long."""
+    priorities = policies.priorities
+    kinds = world.job_index.kinds_pending(priorities.low)
+    yield from (kind for kind in kinds if not asks(policies, kind[0]))
+    if priorities.low_qos:
+        others = sorted(world.job_index.partitions_waiting() - {*priorities.low, *priorities.high})
+        kinds = (kind for kind in world.job_index.kinds_pending(others) if kind[0].qos in priorities.low_qos)
+        yield from (kind for kind in kinds if not asks(policies, kind[0]))
+
+
+def passed_over_until_s(builder: PlanBuilder, fleet: Fleet) -> float:
+    """Return until when others may be made before a job's own machines that find no room."""
+    return fleet.ordered_s + builder.policies.own_machines.passed_over_s
+
+
+def first_of_all(builder: PlanBuilder) -> Fleet | None:
+    """Return the order of a job's own machines that has been passed over for long enough."""
+    for fleet in builder.world.fleets.values():
+        if fleet.job and not fleet.hosts and fleet.state is FleetState.WAITING:
+            builder.wake_at(passed_over_until_s(builder, fleet))
+            if builder.now_s >= passed_over_until_s(builder, fleet):
+                return fleet
+    return None
+
+
+def order_of(job_id: str, number: int) -> str:
+    """Return the id of one of the orders of a job's machines."""
+    return f"job-{job_id}-{number}"
+
+
+# --- how large, how many -------------------------------------------------------------------------
 
 
 def image_for(policies: PolicySet, job: Job) -> str:
@@ -128,3 +180,62 @@ def too_many_ever(builder: PlanBuilder, own: JobMachines) -> Reason | None:
         if own.size > most:
             return because(Code.MACHINES_MANY, what=own.what, key=key, most=most)
     return None
+
+
+# --- one of them ---------------------------------------------------------------------------------
+
+
+def awaits_pin(builder: PlanBuilder, node: ManagedNode) -> bool:
+    """Return True while others could get into a job's own machine: it is not opened then."""
+    pinned = builder.world.pinned.get(node.job) or ""
+    return bool(node.job) and f"{node.name}.{node.generation}" not in pinned.split(",")
+
+
+def waits_for_fellows(builder: PlanBuilder, node: ManagedNode) -> bool:
+    """Return True if a job's own machine has done its part, and is closed only until all are there."""
+    return awaits_pin(builder, node) and node.woken_since and met(builder, node)
+
+
+def met(builder: PlanBuilder, node: ManagedNode) -> bool:
+    """Return True if Slurm has met its slurmd, which answers."""
+    seen = builder.world.nodes.get(node.name)
+    return seen is not None and seen.slurmd_start_s > 0 and seen.responding
+
+
+_STANDS = (Phase.EVICTING, Phase.PARKED)
+
+
+def kept_off(builder: PlanBuilder, node: ManagedNode) -> Reason | None:
+    """Return which fellow of a job's own machine stands still while its host is wanted, if one does.
+
+    They stand still together, and go on together: a connection between them outlives that.
+    """
+    own = builder.world.machines.get(node.job) if node.job else None
+    fleet = None if own is None else builder.world.fleets.get(own.fleet)
+    if own is None or fleet is None or own.state is not MachinesState.ALLOCATED or fleet.size < 2:
+        return None
+    for other in members(builder, fleet):
+        away = other.name != node.name and other.phase in _STANDS
+        if away and (not builder.is_free_for(other) or other.name in builder.world.closed):
+            return because(Code.FELLOW_KEPT_OFF, node=other.name, host=other.host)
+    return None
+
+
+def is_over(builder: PlanBuilder, node: ManagedNode) -> bool:
+    """Return True if the allocation in which a machine is has ended: it goes, and does not come back."""
+    own, job = builder.world.machines.get(node.job), builder.world.jobs.get(node.job)
+    if own is not None:
+        return node.inside and allocation_over(builder, own)
+    return node.inside and (job is None or not job.active or not named(job, node.name))
+
+
+def allocation_over(builder: PlanBuilder, own: JobMachines) -> bool:
+    """Return True if the run of the job for which they were made is over."""
+    job = builder.world.jobs.get(own.job)
+    return job is None or job.restarts != own.restarts or not job.active
+
+
+def let_in(builder: PlanBuilder, node: ManagedNode, job: Job) -> bool:
+    """Return True if another job may be in a machine within an allocation: one of the same owner."""
+    outer = builder.world.jobs.get(node.job)
+    return node.inside and outer is not None and job.user == outer.user
