@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from math import inf, nextafter
 
 from backfill.core.lending import NOTHING_MORE, NodeNeed, forbidden, never, no_memory, own_loan
@@ -16,6 +16,7 @@ from backfill.core.model.refusals import Code, Reason, Words, because, limit
 from backfill.core.policies.limits import Limits
 from backfill.core.policies.spread import Order
 from backfill.core.policy import PolicySet
+from backfill.core.queue import Touched
 from backfill.core.world import World, stale
 
 # PLANNED is among them only where it is not known for when.
@@ -297,32 +298,6 @@ def _lacks(world: World, policies: PolicySet, found: Room, need: NodeNeed) -> Re
     beside = left - shape
     few = never(world.hosts[host], need, shape) or forbidden(world, policies, host, need)
     return few or no_memory(world, host, need.job, need.region_mb, beside)
-
-
-class Touched:
-    """What has to be looked at again, in a table of which a plan changes a part tentatively."""
-
-    def __init__(self, names: Iterable[str] = ()) -> None:
-        self.touched: set[str] = set(names)
-        self._tried: set[str] = set()  # touched by the plan that is being made
-
-    def touch(self, name: str) -> None:
-        """Something about it has changed."""
-        self.touched.add(name)
-        self._tried.add(name)
-
-    def begin(self) -> None:
-        """From now on what is changed is tentative."""
-        self._tried = set()
-
-    def put_back(self) -> None:
-        """Count as touched what was changed tentatively: it is as it was before."""
-        self.touched.update(self._tried)
-
-    def taken(self) -> set[str]:
-        """All of it, which counts as looked at from now on."""
-        names, self.touched = self.touched, set()
-        return names
 
 
 class Rooms:

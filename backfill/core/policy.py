@@ -123,6 +123,8 @@ class PolicySet:
 
     def ladder_of(self, workload: str) -> Ladder:
         """Return the ladder of a workload's jobs, by its name; of all others where it has none."""
+        if not workload:
+            return self.ladder
         return self.workloads.ladder(workload, self.ladder, to_disk=self.proof is Proof.MEMORY)
 
     @property

@@ -90,6 +90,32 @@ class Result:
 _NOTHING = Result()
 
 
+class Touched:
+    """What has to be looked at again, in a table of which a plan changes a part tentatively."""
+
+    def __init__(self, names: Iterable[str] = ()) -> None:
+        self.touched: set[str] = set(names)
+        self._tried: set[str] = set()  # touched by the plan that is being made
+
+    def touch(self, name: str) -> None:
+        """Something about it has changed."""
+        self.touched.add(name)
+        self._tried.add(name)
+
+    def begin(self) -> None:
+        """From now on what is changed is tentative."""
+        self._tried = set()
+
+    def put_back(self) -> None:
+        """Count as touched what was changed tentatively: it is as it was before."""
+        self.touched.update(self._tried)
+
+    def taken(self) -> set[str]:
+        """All of it, which counts as looked at from now on."""
+        names, self.touched = self.touched, set()
+        return names
+
+
 class WorkQueue:
     """Marks of what a plan has to look at; what is marked twice is looked at once."""
 
@@ -317,8 +343,9 @@ class WorkQueue:
 
     def _mark_node(self, name: str) -> None:
         self.mark(self._of_node(name))
-        for job_id in self._world.claim_index.at(name):
-            self.mark(Entity(Kind.CLAIM, job_id))
+        if self._world.claims:
+            for job_id in self._world.claim_index.at(name):
+                self.mark(Entity(Kind.CLAIM, job_id))
 
     def _mark_if_silent(self, name: str = "") -> None:
         """Nodes are set down by those that are silent: by this one, or by all of them."""
@@ -356,6 +383,8 @@ class WorkQueue:
 
     def _mark_claims(self, host: str, *, waiting: bool = False) -> None:
         """Claims on the host; or those that wait for its room: no others ask what of ours is there."""
+        if not self._world.claims:
+            return
         for job_id in self._world.claim_index.on(host):
             if not waiting or self._world.claims[job_id].waiting:
                 self.mark(Entity(Kind.CLAIM, job_id))

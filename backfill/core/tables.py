@@ -387,55 +387,34 @@ class ReadyIndex:
     """Sums that a plan needs every time, kept up to date. Only the world changes it."""
 
     def __init__(self, log: UndoLog) -> None:
-        self._idle: Bag[str] = Bag(log)
-        self._kept: Bag[str] = Bag(log)
-        # Of each that takes jobs, and how many are alike.
-        self._allocated: Table[str, Use] = Table(log)
-        self._counts: Table[Use, int] = Table(log)
-
-    @property
-    def idle(self) -> Iterable[str]:
-        """Return names of those without a job that no fleet keeps, in no order."""
-        return self._idle
-
-    @property
-    def idle_count(self) -> int:
-        """Return how many these are."""
-        return len(self._idle)
-
-    @property
-    def kept(self) -> Iterable[str]:
-        """Return names of those idle ones that Slurm reserves for somebody, in no order."""
-        return self._kept
-
-    @property
-    def allocated(self) -> Mapping[Use, int]:
-        """Return how many of those to which Slurm gives jobs are alike."""
-        return self._counts
+        self.idle: Bag[str] = Bag(log)  # names of those without a job that no fleet keeps
+        self.kept: Bag[str] = Bag(log)  # of these those that Slurm reserves for somebody
+        self.alike: Table[Use, int] = Table(log)  # how many of those that take jobs are alike
+        self._use: Table[str, Use] = Table(log)  # of each of these
 
     def look(self, name: str, ours: ManagedNode | None, seen: Node | None) -> bool:
         """Note how a node looks now; return True if that makes a difference here."""
-        ready = ours is not None and ours.phase is Phase.READY
-        idle = ready and ours is not None and ours.idle_since_s is not None and not ours.fleet
-        reserved = seen is not None and _RESERVED in seen.flags
-        open_ = seen is not None and not seen.drained and "MAINT" not in seen.flags
-        takes = ready and open_ and ours is not None and not ours.job
-        allocated = None
-        if takes and ours is not None and seen is not None:
-            allocated = (ours.image, ours.devices, seen.cpus_allocated, reserved)
-        before, kept = self._allocated.get(name), idle and reserved
-        if idle == (name in self._idle) and kept == (name in self._kept) and allocated == before:
+        idle = kept = False
+        use: Use | None = None
+        if ours is not None and ours.phase is Phase.READY:
+            reserved = seen is not None and _RESERVED in seen.flags
+            idle = ours.idle_since_s is not None and not ours.fleet
+            kept = idle and reserved
+            if seen is not None and not (ours.job or seen.drained or "MAINT" in seen.flags):
+                use = (ours.image, ours.devices, seen.cpus_allocated, reserved)
+        before = self._use.get(name)
+        if idle == (name in self.idle) and kept == (name in self.kept) and use == before:
             return False
-        (self._idle.add if idle else self._idle.discard)(name)
-        (self._kept.add if kept else self._kept.discard)(name)
+        (self.idle.add if idle else self.idle.discard)(name)
+        (self.kept.add if kept else self.kept.discard)(name)
         if before is not None:
-            del self._allocated[name]
-            self._counts[before] -= 1
-            if not self._counts[before]:
-                del self._counts[before]
-        if allocated is not None:
-            self._allocated[name] = allocated
-            self._counts[allocated] = self._counts.get(allocated, 0) + 1
+            del self._use[name]
+            self.alike[before] -= 1
+            if not self.alike[before]:
+                del self.alike[before]
+        if use is not None:
+            self._use[name] = use
+            self.alike[use] = self.alike.get(use, 0) + 1
         return True
 
 

@@ -49,6 +49,10 @@ class Ladder:
         """Return the rule at `index`; past the last one the instance stands still, which loses nothing."""
         return self.rungs[index] if index < len(self.rungs) else _LAST
 
+    def present(self, index: int, kind: Rung | None) -> RungRule:
+        """Return the rule by which a node stands where `place` finds it."""
+        return self.rule(self.place(index, kind))
+
     def over(self, index: int) -> bool:
         """Return True if the list is over at `index`."""
         return index >= len(self.rungs)

@@ -228,7 +228,7 @@ class Workloads:
 
         `to_disk`: where a host's memory is wanted too.
         """
-        found = self.named(name) if name else None
+        found = self.named(name)
         if found is None:
             return usual
         rungs = found.terms.to_disk if to_disk else found.terms.rungs

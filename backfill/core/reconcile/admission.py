@@ -108,7 +108,7 @@ def _free(world: World, policies: PolicySet) -> Counter[Offer]:
 def _open_to_all(world: World, policies: PolicySet) -> Iterator[tuple[tuple[str, tuple[str, ...], int], int]]:
     """Yield image, devices and given CPUs of those at work, and how many are alike, but for those
     that Slurm reserves for somebody: of an image that is for some people only all are."""
-    for (own, devices, used, reserved), nodes in world.ready.allocated.items():
+    for (own, devices, used, reserved), nodes in world.ready.alike.items():
         image = own or policies.instances.image
         if not reserved or image in policies.environments.private:
             yield (image, devices, used), nodes

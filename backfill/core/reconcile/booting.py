@@ -86,7 +86,7 @@ def _worked_before(builder: PlanBuilder, node: ManagedNode) -> bool:
 
 def _lost_at_work(builder: PlanBuilder, node: ManagedNode) -> bool:
     """Whether it was lost together with jobs: the journal is from before it had any."""
-    if builder.blind or builder.unread or builder.busy_with(node) or not work_on(builder, node):
+    if builder.blind or builder.unread or builder.world.busy(node.name) or not work_on(builder, node):
         return False
     return lost(builder, node, builder.instance(node))
 
@@ -97,7 +97,7 @@ def _found_no_room(builder: PlanBuilder, node: ManagedNode) -> bool:
     That is no failure of node, image or host: what the host has learnt by it is its business.
     """
     instance = builder.instance(node)
-    if builder.busy_with(node):
+    if builder.world.busy(node.name):
         return False
     if instance is None:
         left = room(builder.world, node.host, builder.policies, kept=False)

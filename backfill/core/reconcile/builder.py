@@ -15,7 +15,7 @@ from math import inf
 from backfill.core.model.actions import DriverAction, Head, SuspendInstance, TellJob
 from backfill.core.model.cluster import ENDED, OUR_REASON, JobState
 from backfill.core.model.fleet import Fleet, Instance, InstanceState
-from backfill.core.model.lifecycle import ABSENT, ON_CPU, ManagedNode, Phase, check_transition
+from backfill.core.model.lifecycle import ABSENT, ON_CPU, ManagedNode, NodeStop, Phase, check_transition
 from backfill.core.model.operations import Operation
 from backfill.core.model.plan import Action, ForgetNode, Plan, SetNode, effect_of
 from backfill.core.model.refusals import (
@@ -235,9 +235,9 @@ class PlanBuilder:
         """From when a deadline of this phase counts: not while we could not see Slurm."""
         return self.now_s if self.unread else max(node.since_s, self.world.sighted_since_s)
 
-    def rung_since(self, node: ManagedNode) -> float:
+    def rung_since(self, stop: NodeStop) -> float:
         """From when the deadline of this rung counts."""
-        return self.now_s if self.unread else max(node.stopping.since_s, self.world.sighted_since_s)
+        return self.now_s if self.unread else max(stop.since_s, self.world.sighted_since_s)
 
     def instance(self, node: ManagedNode) -> Instance | None:
         """Return the node's instance on the host where it should be."""
@@ -253,17 +253,13 @@ class PlanBuilder:
                 return place
         return None
 
-    def busy_with(self, node: ManagedNode) -> bool:
-        """Return True if a call about this node is still in flight."""
-        return self.world.busy(node.name)
-
     def broken(self, node: ManagedNode, instance: Instance | None) -> Reason | None:
         """Return how the instance is lost, if it is.
 
         While a call about it is in flight it may look like anything, and on a host that cannot be
         reached nothing is known.
         """
-        if self.busy_with(node) or not self.world.hosts[node.host].reachable:
+        if self.world.busy(node.name) or not self.world.hosts[node.host].reachable:
             return None
         if instance is None:
             return because(Code.INSTANCE_GONE, host=node.host)
@@ -291,10 +287,6 @@ class PlanBuilder:
         """Tell whether every host of the policy file was read, or could not be: no step changes that."""
         sources = (self.world.sources.get(host) for host in self.policies.hosts)
         return all(known is not None and (known.seen_s or known.failed_s) for known in sources)
-
-    def above_budget(self) -> frozenset[str]:
-        """Return names of the nodes that leave because a budget allows fewer now."""
-        return self.world.queue.above_budget
 
     def budget_full(self) -> Reason | None:
         """Return why a budget lets no further instance work now, if it does not."""
@@ -384,21 +376,19 @@ def maintenance_s(world: World, host: str) -> float | None:
 
 def ladder_of(policies: PolicySet, node: ManagedNode) -> Ladder:
     """Return the ladder by which a node gives its host back: its jobs' workload's, or that of all."""
-    return policies.ladder_of("" if node.stop is None else node.stop.workload)
+    return policies.ladder_of(node.stopping.workload)
 
 
 def present_rung(world: World, policies: PolicySet, node: ManagedNode) -> RungRule:
     """Return the present rung of a node: one that would start its jobs anew spares the protected."""
-    ladder = ladder_of(policies, node)
-    place = 0 if node.stop is None else ladder.place(node.stop.rung, node.stop.kind)
-    rule = ladder.rule(place)
+    stop = node.stopping
+    rule = policies.ladder_of(stop.workload).present(stop.rung, stop.kind)
     if rule.rung is not Rung.REQUEUE:
         return rule
     jobs = [j for j in world.jobs_on(node.name) if j.active]
     kept = policies.victims.keeps([j.restarts for j in jobs])
     # Who can wait without end is not lost by the ladder of a neighbour that cannot.
-    workload = node.stopping.workload
-    patient = workload and any(policies.workloads.waits(j, workload) for j in jobs)
+    patient = stop.workload and any(policies.workloads.waits(j, stop.workload) for j in jobs)
     if kept or patient or any(not j.requeue for j in jobs):
         return RungRule(Rung.SUSPEND, within_s=rule.within_s)
     return rule

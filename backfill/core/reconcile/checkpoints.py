@@ -56,7 +56,7 @@ def _without_all(
 
     Who has the new state waits for Slurm's word about that, which then ends it, too.
     """
-    if builder.busy_with(node):
+    if builder.world.busy(node.name):
         return  # what becomes of it now decides
     missing = [builder.world.managed.get(name) for name in order.members]
     alive = all(m is not None and m.phase not in ABSENT for m in missing)
@@ -96,7 +96,9 @@ def _keep(
             kept = kept_in_memory(instance)
             why = sentence(kept) if kept else f"the memory of {node.name} could not be written"
             _leave(builder, fellows, f"no checkpoint {order.id}: {why}")
-    elif not builder.busy_with(node):  # seen on disk before the call that wrote it is back, which keeps it
+    elif not builder.world.busy(
+        node.name
+    ):  # seen on disk before the call that wrote it is back, which keeps it
         _keep_here(builder, node, order, fellows)
 
 
@@ -196,7 +198,7 @@ def _put_back(
         reason = f"checkpoint {order.id} takes its place"
         if suspend(builder, node, reason) is Progress.FINAL:
             _fail(builder, order, fellows, f"the memory of {node.name} could not be written")
-    elif builder.busy_with(node):
+    elif builder.world.busy(node.name):
         return  # it is seen on disk before the call that wrote it is back, which keeps it until then
     elif not order.put_back and all(_at_rest(builder, one) for one in fellows):
         _replace(builder, node, order, fellows)
@@ -231,7 +233,7 @@ def _replace(
     operation = builder.operation(action)
     if operation is not None and operation.problem and not operation.running:
         others = [one for one in fellows if one.name != node.name]
-        untouched = not any(_in_place(one) or builder.busy_with(one) for one in others)
+        untouched = not any(_in_place(one) or builder.world.busy(one.name) for one in others)
         if untouched or operation.final or operation.attempts >= _TRIES:
             _fail(builder, order, fellows, operation.problem)
             return
@@ -244,7 +246,7 @@ def _fail(builder: PlanBuilder, order: CheckpointOrder, fellows: Sequence[Manage
     A part that was lost with its host has no state to go on with.
     """
     lost = any(awaits_state(one) or lost_with(builder, one.host) for one in fellows)
-    if not lost and not any(_in_place(one) or builder.busy_with(one) for one in fellows):
+    if not lost and not any(_in_place(one) or builder.world.busy(one.name) for one in fellows):
         _leave(builder, fellows, f"checkpoint {order.id} is not put back: {why}")
         return
     for one in fellows:
@@ -273,7 +275,9 @@ def order_back(builder: PlanBuilder, node: ManagedNode) -> Progress:
     same = [m for m in members if m.saved == saved and m.phase not in ABSENT]
     if len(same) < len(saved.members):
         return Progress.FINAL
-    busy = [m.name for m in same if m.order is not None or m.phase is Phase.MOVING or builder.busy_with(m)]
+    busy = [
+        m.name for m in same if m.order is not None or m.phase is Phase.MOVING or builder.world.busy(m.name)
+    ]
     if busy:
         builder.refuse(node.name, Goal.CHECKPOINT, because(Code.JOB_WAITS, job=saved.job, nodes=tuple(busy)))
         return Progress.WAITING

@@ -330,7 +330,7 @@ def end_overdue(builder: PlanBuilder, node: ManagedNode, verdict: Verdict) -> bo
     """
     if not verdict.overdue:
         over = node.condemned is not None and node.condemned.cause is Cause.PATIENCE
-        if over and not builder.busy_with(node):
+        if over and not builder.world.busy(node.name):
             left = (builder.world.jobs[held.id] for held in verdict.keep)
             found = builder.policies.workloads.shortest(left)
             # From here on the ladder of those that are left counts.

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 from backfill.core.lending import need_of
 from backfill.core.model.cluster import Job, JobState
+from backfill.core.model.fleet import Instance
 from backfill.core.model.lifecycle import EvictionCause, HeldJob, ManagedNode, NodeStop, Phase, interrupted
 from backfill.core.model.refusals import Code, Reason, because
 from backfill.core.model.sentences import sentence
@@ -178,7 +179,7 @@ def waits_after_all(builder: PlanBuilder, node: ManagedNode) -> bool:
     course = [rule.rung for rule in ladder.rungs[stop.first : place + 1]]
     chosen = stop.foreseen and course[-1:] == [Rung.REQUEUE] and not {*course} & {*_STILL}
     still = next((i for i, rule in enumerate(ladder.rungs) if rule.rung in _STILL), None)
-    if not chosen or still is None or builder.blind or builder.busy_with(node):
+    if not chosen or still is None or builder.blind or builder.world.busy(node.name):
         return False
     jobs = [job for job in builder.world.jobs_on(node.name) if job.active]
     left = [_left_s(builder, node, job) for job in jobs]
@@ -202,13 +203,14 @@ def holds(builder: PlanBuilder, node: ManagedNode) -> bool:
 
     From a pause there is no way to warn it, nor to let it go on slowly.
     """
-    workload = builder.policies.workloads.named(node.stopping.workload)
+    stop = node.stopping
+    workload = builder.policies.workloads.named(stop.workload)
     if workload is None or workload.terms.stand_still_s is None or node.order is not None:
         return False
-    limit_s = node.stopping.since_s + _WORD_S
+    limit_s = stop.since_s + _WORD_S
     known = builder.world.hosts[node.host].node
     waits = known is not None and builder.now_s < limit_s and builder.world.claims_on(node.host)
-    if not waits or node.stopping.rung != node.stopping.first or stay_on(builder.world, node.host):
+    if not waits or stop.rung != stop.first or stay_on(builder.world, node.host):
         return False
     builder.watch(*filter(None, (known,)))
     builder.wake_at(limit_s)
@@ -218,11 +220,10 @@ def holds(builder: PlanBuilder, node: ManagedNode) -> bool:
     return hold_back(builder, node) in (Progress.BEGUN, Progress.RUNNING)
 
 
-def held_back_s(builder: PlanBuilder, node: ManagedNode) -> float:
+def held_back_s(stop: NodeStop, rule: RungRule, instance: Instance) -> float:
     """For how long it may have been held back before its first rung was asked for."""
-    stop, instance = node.stopping, builder.instance(node)
-    waited = instance is not None and instance.throttled and stop.rung == stop.first
-    return _WORD_S if waited and builder.rule(node).rung is not Rung.THROTTLE else 0.0
+    waited = instance.throttled and stop.rung == stop.first and rule.rung is not Rung.THROTTLE
+    return _WORD_S if waited else 0.0
 
 
 def _long_stay(
@@ -356,26 +357,27 @@ def begin_eviction(
     builder.become(node, Phase.EVICTING, reason, stop=stop, **(interrupted(node) if returning else {}))
 
 
+# By why a host is taken: who takes it.
+_TAKERS = {
+    Code.HOST_TAKEN: EvictionCause.JOB,
+    Code.CLOSED: EvictionCause.OPERATOR,
+    Code.HOST_MAINTENANCE: EvictionCause.MAINTENANCE,
+}
+
+
 def _wanted_by(builder: PlanBuilder, node: ManagedNode) -> tuple[EvictionCause, str]:
     """For whom or what it is pushed aside, and the sentence for people."""
     world = builder.world
     if taken := why_taken(builder, node.host):
-        return _taker(builder, node.host), f"host {sentence(taken)}"
+        return _TAKERS[taken.code], f"host {sentence(taken)}"
     if by_hand := world.closed.get(node.name, ""):
         return EvictionCause.OPERATOR, f"it was closed by hand: {by_hand}"
-    if node.name in builder.above_budget() and (budget := builder.budget_full()):
+    if node.name in world.queue.above_budget and (budget := builder.budget_full()):
         return EvictionCause.BUDGET, sentence(budget)
     if node.order is not None:
         back = " back" if node.order.restoring else ""
         return EvictionCause.CHECKPOINT, f"checkpoint {node.order.id} was ordered{back}"
     return EvictionCause.STOPPED, "its instance was found stopped"
-
-
-def _taker(builder: PlanBuilder, host: str) -> EvictionCause:
-    """Return who takes a host that is taken: a job before a person, as it is the job that waits."""
-    if builder.world.takers(host):
-        return EvictionCause.JOB
-    return EvictionCause.OPERATOR if host in builder.world.closed else EvictionCause.MAINTENANCE
 
 
 def climb(builder: PlanBuilder, node: ManagedNode, why: str, *, foreseen: bool = False) -> None:

@@ -65,7 +65,7 @@ def step_evicting(builder: PlanBuilder, node: ManagedNode) -> None:
             held_back(builder, node)
             return
         if not _stays(builder, node):
-            stop(builder, node)
+            _take_rung(builder, node, instance)
         return
     _stands_still(builder, node, instance)
 
@@ -144,22 +144,22 @@ def _stays(builder: PlanBuilder, node: ManagedNode) -> bool:
 
 def _without_instance(builder: PlanBuilder, node: ManagedNode) -> None:
     """No instance is seen: one may still be in the making, so wait for that call to end."""
-    if builder.busy_with(node):
+    if builder.world.busy(node.name):
         return
     lost(builder, node, None)
 
 
-def stop(builder: PlanBuilder, node: ManagedNode) -> None:
+def _take_rung(builder: PlanBuilder, node: ManagedNode, instance: Instance) -> None:
     """Ask for the present rung; when it fails or takes too long, take the next one."""
-    rule = builder.rule(node)
-    reason = node.reason
-    limit_s = builder.rung_since(node) + rule.within_s + held_back_s(builder, node)
+    rule, stop = builder.rule(node), node.stopping
+    limit_s = builder.rung_since(stop) + rule.within_s + held_back_s(stop, rule, instance)
     overdue = builder.now_s >= limit_s
     builder.wake_at(limit_s)
     if builder.barred:
         _stop_unwritten(builder, node, rule.rung)
         return
-    if change_course(builder, node) or waits_after_all(builder, node) or holds(builder, node):
+    # Only jobs of a workload care for how long they stand still.
+    if (stop.workload or stop.foreseen) and _waits_otherwise(builder, node):
         return
     match rule.rung:
         case Rung.THROTTLE if node.order is None:
@@ -170,7 +170,7 @@ def stop(builder: PlanBuilder, node: ManagedNode) -> None:
             _migrate_away(builder, node)
             return
         case _:
-            _end(builder, node, f"{reason}; the ladder ends with {rule.rung}")
+            _end(builder, node, f"{node.reason}; the ladder ends with {rule.rung}")
             return
     if progress is Progress.FINAL or overdue:
         why = f"{rule.rung} did not work within {rule.within_s:g} s"
@@ -178,6 +178,11 @@ def stop(builder: PlanBuilder, node: ManagedNode) -> None:
             _go_on_trying(builder, node, limit_s)
         else:
             climb(builder, node, why)
+
+
+def _waits_otherwise(builder: PlanBuilder, node: ManagedNode) -> bool:
+    """Return True if it does not take its rung now, by what is known of who has its host."""
+    return change_course(builder, node) or waits_after_all(builder, node) or holds(builder, node)
 
 
 def _end(builder: PlanBuilder, node: ManagedNode, why: str) -> None:
@@ -446,9 +451,10 @@ def _climb(builder: PlanBuilder, node: ManagedNode, why: str) -> None:
 def _freezes(builder: PlanBuilder, node: ManagedNode) -> bool:
     """Return True if its guest has time to freeze its jobs first: no job waits for the host."""
     workloads, world = builder.policies.workloads, builder.world
+    if not workloads.entries:
+        return False
     own = world.hosts[node.host].node
-    taken = own is not None and world.job_index.any_on(own)
-    if not workloads.entries or taken or world.claims_on(node.host):
+    if (own is not None and world.job_index.any_on(own)) or world.claims_on(node.host):
         return False
     return any(workloads.patience_s(job) is not None for job in world.jobs_on(node.name) if job.active)
 

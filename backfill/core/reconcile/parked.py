@@ -83,7 +83,7 @@ def _keep_apart(builder: PlanBuilder, node: ManagedNode, instance: Instance, ver
     keep_alive(builder, node, verdict.keep)
     if kept_apart(builder, node, verdict) or _put_right(builder, node, verdict.keep):
         return
-    if builder.busy_with(node):
+    if builder.world.busy(node.name):
         return  # it is just being written to disk
     if way(builder, verdict.keep) is Way.REQUEUE:
         _give_to_queue(builder, node)
@@ -162,7 +162,7 @@ def _not_stopped(builder: PlanBuilder, node: ManagedNode, instance: Instance | N
 
 def _pardoned(builder: PlanBuilder, node: ManagedNode, verdict: Verdict) -> bool:
     """Return True if its jobs were to start over and do not: Slurm said no, or its host is free again."""
-    if node.condemned is None or builder.busy_with(node):
+    if node.condemned is None or builder.world.busy(node.name):
         return False
     said_no = node.unconfirmed
     if said_no is None and (verdict.mixed or not _host_is_free_again(builder, node)):
@@ -182,7 +182,7 @@ def _go_back(builder: PlanBuilder, node: ManagedNode) -> bool:
     """Return to its own host once that has been free for long enough."""
     world, policies = builder.world, builder.policies
     reason = closed(world, node.host, policies.limits, node)
-    if builder.busy_with(node):
+    if builder.world.busy(node.name):
         return True  # it is just being written to disk: what comes next depends on the outcome
     if not reason and not world.inside(node):
         reason = too_short(world, node.host, policies, policies.gaps.return_pays_s)

@@ -31,9 +31,10 @@ def leavers(world: World, policies: PolicySet, host: str) -> frozenset[str] | No
 
     Empty while a job's hook has spoken and Slurm has not shown yet how much the job got.
     """
+    if policies.victims.extent is Extent.HOST:
+        return None
     staying = [m for m in world.fleet.managed_on(host) if m.phase in _STEADY and not world.inside(m)]
-    names = frozenset(m.name for m in staying)
-    if policies.victims.extent is Extent.HOST or not names:
+    if not staying:
         return None
     wanted = wanted_on(world, host)
     if wanted is None:
@@ -137,12 +138,12 @@ def candidate(world: World, policies: PolicySet, node: ManagedNode) -> Candidate
 def must_leave(builder: PlanBuilder, node: ManagedNode) -> bool:
     """Return True if a node at work has to leave its host now."""
     world, policies = builder.world, builder.policies
-    if node.name in world.closed or node.name in builder.above_budget():
+    if node.name in world.closed or node.name in world.queue.above_budget:
         return True
-    if not builder.taken_from(node):
+    if node.inside and world.inside(node):
         return False
     if not world.taken(node.host):
-        return True  # it is left for its maintenance
+        return builder.left(node.host)
     names = leavers(world, policies, node.host)
     if names == frozenset() and wanted_on(world, node.host) is None:
         own = world.hosts[node.host].node

@@ -89,7 +89,7 @@ def reason_over(builder: PlanBuilder, node: ManagedNode) -> Reason | None:
 
     Much may lie between that decision and the call: a full disk, a host that cannot be reached.
     """
-    if node.condemned is None or builder.blind or builder.busy_with(node):
+    if node.condemned is None or builder.blind or builder.world.busy(node.name):
         return None
     instance = builder.instance(node)
     intact = instance is not None and instance.state in _INTACT and not instance.restarted

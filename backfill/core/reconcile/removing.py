@@ -118,7 +118,7 @@ def step_removing(builder: PlanBuilder, node: ManagedNode) -> None:
         builder.watch(node.name)
         _leave_slurm(builder, node)
         return
-    if builder.busy_with(node) or _not_deleted(builder, node):
+    if builder.world.busy(node.name) or _not_deleted(builder, node):
         return
     _over(builder, node)
 

@@ -77,7 +77,7 @@ def _verdict(builder: PlanBuilder, node: ManagedNode) -> Verdict:
 
 def _by_state(builder: PlanBuilder, node: ManagedNode) -> None:
     instance = builder.instance(node)
-    if builder.busy_with(node):
+    if builder.world.busy(node.name):
         return  # one step at a time
     if lost(builder, node, instance):
         return
@@ -234,7 +234,7 @@ def put_off(builder: PlanBuilder, node: ManagedNode, why: str, *, even_so: bool 
     """
     instance = builder.instance(node)
     going = instance is not None and instance.state is InstanceState.RUNNING
-    if builder.busy_with(node) or not (builder.stopped(instance) or going):
+    if builder.world.busy(node.name) or not (builder.stopped(instance) or going):
         builder.refuse(node.name, Goal.RETURN, because(Code.UNDER_WAY).after(why))
         return False
     if going and _going_on(builder, node) and not even_so:

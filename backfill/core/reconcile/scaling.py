@@ -177,7 +177,7 @@ def _idle(builder: PlanBuilder) -> list[ManagedNode]:
 
 
 def _idle_count(builder: PlanBuilder) -> int:
-    return builder.world.ready.idle_count + builder.world.fleet.count_in(Phase.BOOTING)
+    return len(builder.world.ready.idle) + builder.world.fleet.count_in(Phase.BOOTING)
 
 
 def _grow(builder: PlanBuilder, want: Want) -> bool:
@@ -305,11 +305,13 @@ def _shrink(builder: PlanBuilder, wanted: Sequence[Want], *, in_need: bool) -> N
     awaited = [want for want in wanted if want.need.cpus > 0]
     if any(not (want.image or want.device) for want in awaited):
         return  # jobs that take any
+    policies = builder.policies
+    idle = [m for m in _idle(builder) if not any(serves(policies, m, want) for want in awaited)]
+    if not idle:
+        return
     removing = builder.world.fleet.count_in(Phase.DRAINING, Phase.REMOVING)
     most = most_disruptions(builder.world, builder.policies)
     leaving = builder.world.fleet.left_since(builder.now_s - MINUTE_S) if scale.shrink_per_min else 0
-    policies = builder.policies
-    idle = [m for m in _idle(builder) if not any(serves(policies, m, want) for want in awaited)]
     since = sorted((m.idle_since_s, m.name, m) for m in idle if m.idle_since_s is not None)
     for idle_since_s, _, node in since[: max(0, len(since) - (0 if in_need else scale.warm))]:
         due_s = idle_since_s + scale.idle_s

@@ -240,7 +240,7 @@ class _Replay:
         world = self.daemon.world
         left = {m.name for m in world.managed.values() if m.phase not in _OVER}
         left.update(name for host in self.sim.hosts.values() for name in host.instances)
-        few = world.ready.idle_count <= self.policies.scale.warm
+        few = len(world.ready.idle) <= self.policies.scale.warm
         return left.difference(world.ready.idle) if few else left
 
     # --- judging -------------------------------------------------------------------------------
