@@ -27,7 +27,7 @@ from backfill.core.model.operations import (
 from backfill.core.model.pilots import PoolPicture, slot_of
 from backfill.core.model.quantities import WriteRate
 from backfill.core.model.readiness import Streak
-from backfill.core.model.undo import Bag, Table, UndoLog
+from backfill.core.model.undo import Bag, Table, Tally, UndoLog
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -179,7 +179,7 @@ class FleetIndex:
         self._created: list[float] = []  # sorted
         self._begun: dict[str, list[float]] = {}  # the same of each host and image
         self._phases: dict[Phase, Bag[str]] = {phase: Bag(log) for phase in Phase}
-        self.booting: Table[Making, int] = Table(log)  # how many are being made, by image and devices
+        self.booting: Tally[Making] = Tally(log)  # how many are being made, by image and devices
         self.suspected: Bag[str] = Bag(log)  # names of those against whose work something was found
         self._left: list[float] = []  # when idle ones began to leave, sorted
         self._destroyed: list[tuple[float, str, int]] = []  # time, name, generation; sorted
@@ -290,9 +290,9 @@ class FleetIndex:
         if old == new:
             return
         if old is not None:
-            self.booting[old] -= 1
+            self.booting.discard(old)
         if new is not None:
-            self.booting[new] = self.booting.get(new, 0) + 1
+            self.booting.add(new)
 
     def note(self, node: ManagedNode) -> None:
         """Fields of a record changed by which nothing is found."""
@@ -389,7 +389,7 @@ class ReadyIndex:
     def __init__(self, log: UndoLog) -> None:
         self.idle: Bag[str] = Bag(log)  # names of those without a job that no fleet keeps
         self.kept: Bag[str] = Bag(log)  # of these those that Slurm reserves for somebody
-        self.alike: Table[Use, int] = Table(log)  # how many of those that take jobs are alike
+        self.alike: Tally[Use] = Tally(log)  # how many of those that take jobs are alike
         self._use: Table[str, Use] = Table(log)  # of each of these
 
     def look(self, name: str, ours: ManagedNode | None, seen: Node | None) -> bool:
@@ -409,12 +409,10 @@ class ReadyIndex:
         (self.kept.add if kept else self.kept.discard)(name)
         if before is not None:
             del self._use[name]
-            self.alike[before] -= 1
-            if not self.alike[before]:
-                del self.alike[before]
+            self.alike.discard(before)
         if use is not None:
             self._use[name] = use
-            self.alike[use] = self.alike.get(use, 0) + 1
+            self.alike.add(use)
         return True
 
 
@@ -483,7 +481,6 @@ class CallIndex:
     def __init__(self, log: UndoLog) -> None:
         self.operations: Table[str, Operation] = Table(log)
         self._of: Table[str, frozenset[str]] = Table(log)  # node -> keys
-        self._running: Table[str, frozenset[str]] = Table(log)  # node -> keys of those in flight
         self._under_way: Table[str, frozenset[str]] = Table(log)  # kind -> keys of those in flight
         self._arriving: Table[str, frozenset[str]] = Table(log)  # host -> keys of those in flight onto it
 
@@ -493,7 +490,7 @@ class CallIndex:
 
     def busy(self, name: str) -> bool:
         """Return True if an operation of the node is in flight."""
-        return bool(self._running.get(name))
+        return any(self.operations[key].running for key in self.of(name))
 
     def under_way(self, kind: str) -> frozenset[str]:
         """Return keys of the operations of this kind in flight, for the kinds that are counted."""
@@ -515,7 +512,6 @@ class CallIndex:
         _add(self._of, name, change.key)
         if kind in _COUNTED:
             _add(self._under_way, kind, change.key)
-        _add(self._running, name, change.key)
         if change.host:
             _add(self._arriving, change.host, change.key)
 
@@ -537,10 +533,9 @@ class CallIndex:
             _discard(self._of, name, key)
 
     def _landed(self, operation: Operation) -> None:
-        kind, name, _ = operation.key.split(":", 2)
+        kind = operation.key.split(":", 1)[0]
         if kind in _COUNTED:
             _discard(self._under_way, kind, operation.key)
-        _discard(self._running, name, operation.key)
         _discard(self._arriving, operation.host, operation.key)
 
 

@@ -83,7 +83,7 @@ class World(Picture):
         take(self, change)
 
     def _newer(self, kind: str, name: str, seen_s: float) -> bool:
-        """Tell whether a reading begun at `seen_s` is news about the subject, and remember it."""
+        """Return True if a reading begun at `seen_s` is news about the subject, and remember it."""
         key = (kind, name)
         if seen_s < self._seen.get(key, 0.0):
             return False

@@ -78,7 +78,7 @@ class CloneParent:
         return self.image == image and (self.cpus, self.memory_mb, self.disk_gb) == shape
 
     def covers(self, flavour: Flavour) -> bool:
-        """Whether instances that go on from it have all that is asked for."""
+        """Return True if instances that go on from it have all that is asked for."""
         room = Resources(flavour.cpus, flavour.memory_mb).fits(Resources(self.cpus, self.memory_mb))
         return room and flavour.disk_gb <= self.disk_gb
 

@@ -330,6 +330,13 @@ def inherit(node: ManagedNode, known: ManagedNode | None) -> ManagedNode:
     return with_report(node, known.proof.report)
 
 
+def disinherit(node: ManagedNode, known: ManagedNode | None) -> ManagedNode:
+    """Take out of the record the report that `inherit` puts in again, if it is that of the one before."""
+    if known is None or known.generation != node.generation or node.proof.report is None:
+        return node
+    return with_report(node, None) if node.proof.report == known.proof.report else node
+
+
 def with_report(node: ManagedNode, report: GuestReport | None) -> ManagedNode:
     """Put this report into the record, or take out the one that is there."""
     return replace(node, proof=replace(node.proof, report=report))

@@ -50,7 +50,7 @@ class Resources:
         return Resources(self.cpus - other.cpus, self.memory_mb - other.memory_mb)
 
     def fits(self, room: Resources) -> bool:
-        """Tell whether this much fits into `room` in every dimension."""
+        """Return True if this much fits into `room` in every dimension."""
         return self.cpus <= room.cpus and self.memory_mb <= room.memory_mb
 
     def __str__(self) -> str:

@@ -18,11 +18,11 @@ from backfill.core.model.job_machines import JobMachines
 from backfill.core.model.lifecycle import (
     PARTS,
     ManagedNode,
+    disinherit,
     in_place,
     inherit,
     kept_here,
     unconfirmed,
-    with_report,
     without,
     woken,
 )
@@ -104,10 +104,7 @@ def slim(step: S, known: ManagedNode | None) -> S:
     """
     if not isinstance(step, changes.NodeManaged | plan.SetNode):
         return step
-    node = step.node
-    if node.proof.report is None or node != inherit(with_report(node, None), known):
-        return step
-    return dataclasses.replace(step, node=with_report(node, None))
+    return dataclasses.replace(step, node=disinherit(step.node, known))
 
 
 _ALREADY_PLAIN = frozenset({str, int, float, bool, type(None)})

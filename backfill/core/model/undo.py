@@ -76,6 +76,21 @@ class Table(dict[K, V]):
             dict.__setitem__(self, key, value)
 
 
+class Tally(Table[K, int]):
+    """Counts of things that are alike, which can be put back; what is not there is no key."""
+
+    def add(self, key: K) -> None:
+        """Count one more."""
+        self[key] = self.get(key, 0) + 1
+
+    def discard(self, key: K) -> None:
+        """Count one less."""
+        if left := self[key] - 1:
+            self[key] = left
+        else:
+            del self[key]
+
+
 class Bag(set[K]):
     """A set that can be put back; only `add` and `discard` may change it."""
 

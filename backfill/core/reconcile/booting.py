@@ -60,7 +60,7 @@ def step_booting(builder: PlanBuilder, node: ManagedNode) -> None:
 
 
 def _stops(builder: PlanBuilder, node: ManagedNode) -> bool:
-    """Whether it goes no further, because it has worked before or its host is wanted."""
+    """Return True if it goes no further, because it has worked before or its host is wanted."""
     if _worked_before(builder, node) or _lost_at_work(builder, node):
         return True
     if builder.instance(node) is None and (found := builder.elsewhere(node)) is not None:
@@ -73,7 +73,7 @@ def _stops(builder: PlanBuilder, node: ManagedNode) -> bool:
 
 
 def _worked_before(builder: PlanBuilder, node: ManagedNode) -> bool:
-    """Whether it stands still with jobs of its own: the journal is from before it had any."""
+    """Return True if it stands still with jobs of its own: the journal is from before it had any."""
     instance = builder.instance(node)
     if builder.blind or builder.unread or instance is None or not builder.stopped(instance):
         return False
@@ -85,7 +85,7 @@ def _worked_before(builder: PlanBuilder, node: ManagedNode) -> bool:
 
 
 def _lost_at_work(builder: PlanBuilder, node: ManagedNode) -> bool:
-    """Whether it was lost together with jobs: the journal is from before it had any."""
+    """Return True if it was lost together with jobs: the journal is from before it had any."""
     if builder.blind or builder.unread or builder.world.busy(node.name) or not work_on(builder, node):
         return False
     return lost(builder, node, builder.instance(node))
@@ -146,7 +146,7 @@ def _may_be_unseen(builder: PlanBuilder) -> bool:
 
 
 def _fails(builder: PlanBuilder, node: ManagedNode, action: CreateNode | CreateInstance | MakeParent) -> bool:
-    """Ask for it; whether it was refused for good, or has failed too often."""
+    """Ask for it; return True if it was refused for good, or has failed too often."""
     progress = builder.do(action)
     operation = builder.operation(action)
     if operation is None or (progress is not Progress.FINAL and operation.attempts < _TRIES):

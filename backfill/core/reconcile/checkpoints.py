@@ -289,7 +289,7 @@ def order_back(builder: PlanBuilder, node: ManagedNode) -> Progress:
 
 
 def _holds_that_run(builder: PlanBuilder, node: ManagedNode, saved: SavedRun) -> bool:
-    """Whether Slurm holds the run of the job that is kept, on these nodes, and the node no other job."""
+    """Return True if Slurm holds the kept run of the job on these nodes, and no other job on the node."""
     job = builder.world.jobs.get(saved.job)
     if job is None or not job.active or job.restarts != saved.restarts:
         return False

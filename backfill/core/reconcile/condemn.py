@@ -60,7 +60,7 @@ def work_on(builder: PlanBuilder, node: ManagedNode) -> tuple[HeldJob, ...]:
 def clear(
     builder: PlanBuilder, node: ManagedNode, reason: str, *, fail: bool = False, failures: int | None = None
 ) -> bool:
-    """Let a node go on which there is no work; else say so and wait. Whether it goes."""
+    """Let a node go on which there is no work; else say so and wait. Return True if it goes."""
     builder.accused.add(node.name)
     doubt = _doubt(builder, node)
     if doubt:
@@ -87,7 +87,7 @@ def _doubt(builder: PlanBuilder, node: ManagedNode) -> Reason | None:
 def condemn(
     builder: PlanBuilder, node: ManagedNode, cause: Cause, reason: str, *, fail: bool = False
 ) -> bool:
-    """Let a node go together with the work on it, once that is certain. Whether it goes now."""
+    """Let a node go together with the work on it, once that is certain. Return True if it goes now."""
     jobs = work_on(builder, node)
     if not jobs and node.proof.proven_s is None and not node.found:
         return clear(builder, node, reason, fail=fail)  # it has never worked
@@ -228,7 +228,7 @@ def _many(builder: PlanBuilder) -> Reason | None:
 
 
 def lost(builder: PlanBuilder, node: ManagedNode, instance: Instance | None) -> bool:
-    """Deal with an instance that is lost, or with one that is elsewhere; whether it is either."""
+    """Deal with an instance that is lost, or with one that is elsewhere; return True if it is either."""
     problem = builder.broken(node, instance)
     if not problem:
         return False
@@ -242,13 +242,13 @@ def lost(builder: PlanBuilder, node: ManagedNode, instance: Instance | None) -> 
 
 
 def lost_with(builder: PlanBuilder, host: str) -> bool:
-    """Whether nothing is on the host any more: it is silent, and people say that it is off."""
+    """Return True if nothing is on the host any more: it is silent, and people say that it is off."""
     known = builder.world.hosts.get(host)
     return host in builder.world.off and known is not None and not known.reachable
 
 
 def forget_lost(builder: PlanBuilder, node: ManagedNode) -> bool:
-    """Forget what the node has on hosts that are off for good; whether that goes on."""
+    """Forget what the node has on hosts that are off for good; return True while that goes on."""
     world = builder.world
     for host in node.hosts:
         seen_s = world.seen_s("instance", f"{host}/{node.name}")
@@ -271,8 +271,8 @@ def _how_lost(instance: Instance | None) -> Cause:
 
 
 def stale(builder: PlanBuilder, node: ManagedNode, verdict: Verdict) -> bool:
-    """Deal with a copy that Slurm's word, or the end of its patience, makes stale; whether it is
-    one, and nothing else.
+    """Deal with a copy that Slurm's word, or the end of its patience, makes stale. Return
+    True if it is one, and nothing else.
 
     Where other jobs in it are intact it is kept for them: see `kept_apart`.
     """
@@ -324,7 +324,7 @@ def forgotten(builder: PlanBuilder, node: ManagedNode, *, fail: bool = True) -> 
 
 
 def end_overdue(builder: PlanBuilder, node: ManagedNode, verdict: Verdict) -> bool:
-    """Give back those jobs of a copy whose patience is over; whether that goes on.
+    """Give back those jobs of a copy whose patience is over; return True while that goes on.
 
     Others in it may wait on. What is left of the ended ones never runs.
     """
@@ -387,7 +387,7 @@ _OWNERS = (
 
 
 def kept_apart(builder: PlanBuilder, node: ManagedNode, verdict: Verdict) -> bool:
-    """Say that it stands still for good, and what a person can do; whether that is news.
+    """Say that it stands still for good, and what a person can do; return True if that is news.
 
     Nothing in a guest that stands still can be ended, and all of it runs again at once.
     """

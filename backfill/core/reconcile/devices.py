@@ -108,7 +108,7 @@ def plugged_again(builder: PlanBuilder, node: ManagedNode) -> bool:
 
 
 def _plug(builder: PlanBuilder, node: ManagedNode, job_id: str) -> bool:
-    """Ask for it; whether it has failed for good, or so often that nobody should wait for it."""
+    """Ask for it; return True if it has failed for good, or so often that nobody should wait for it."""
     reason = f"job {job_id} goes on"
     action = PlugDevices(
         subject=node.name, generation=node.generation, reason=reason, host=node.host, job_id=job_id

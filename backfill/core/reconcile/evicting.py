@@ -105,7 +105,7 @@ _STANDS_BY = {InstanceState.PAUSED: Rung.PAUSE, InstanceState.SUSPENDED: Rung.SU
 
 
 def _worked_late(builder: PlanBuilder, node: ManagedNode, instance: Instance) -> bool:
-    """Whether it stands still by a rung that was given up because it took long: it is on that again.
+    """Return True if it stands still by a rung that was given up because it took long: it is on that again.
 
     What comes after that rung is for who cannot be stopped, or has stood there for its time.
     """

@@ -203,7 +203,7 @@ def _tell_once(builder: PlanBuilder, node: ManagedNode, job: Job) -> None:
 
 
 def hide(builder: PlanBuilder, node: ManagedNode) -> bool:
-    """Let whatever slurmctld sends to the node fail at once; whether this is the first try."""
+    """Let whatever slurmctld sends to the node fail at once; return True with the first try."""
     reason = "nothing shall wait for it while it stands still"
     action = SetAddress(subject=node.name, generation=node.generation, reason=reason, address=NOWHERE)
     tried = builder.operation(action) is not None
@@ -345,7 +345,7 @@ _TRIES = 6
 
 
 def note_refused(builder: PlanBuilder, node: ManagedNode, jobs: Iterable[Job]) -> bool:
-    """Remember which of these jobs Slurm will not suspend, in its words; whether one is new."""
+    """Remember which of these jobs Slurm will not suspend, in its words; return True if one is new."""
     held = list(node.held)
     for job in jobs:
         operation = builder.operation(

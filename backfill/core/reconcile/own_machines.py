@@ -222,11 +222,14 @@ def kept_off(builder: PlanBuilder, node: ManagedNode) -> Reason | None:
 
 
 def is_over(builder: PlanBuilder, node: ManagedNode) -> bool:
-    """Return True if the allocation in which a machine is has ended: it goes, and does not come back."""
+    """Return True if the allocation in which a machine is has ended: it goes, and does not come back.
+
+    `node` is within one.
+    """
     own, job = builder.world.machines.get(node.job), builder.world.jobs.get(node.job)
     if own is not None:
-        return node.inside and allocation_over(builder, own)
-    return node.inside and (job is None or not job.active or not named(job, node.name))
+        return allocation_over(builder, own)
+    return job is None or not job.active or not named(job, node.name)
 
 
 def allocation_over(builder: PlanBuilder, own: JobMachines) -> bool:

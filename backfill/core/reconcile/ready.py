@@ -65,7 +65,7 @@ _CALLS = 2  # into a guest that Slurm does not hear, before nobody does
 def step_ready(builder: PlanBuilder, node: ManagedNode) -> None:
     """Watch over one node that takes jobs."""
     if must_leave(builder, node) or node.order is not None:
-        begin_eviction(builder, node, doomed=is_over(builder, node))
+        begin_eviction(builder, node, doomed=node.inside and is_over(builder, node))
         return
     if (why := kept_off(builder, node)) is not None:
         begin_eviction(builder, node, why=why)

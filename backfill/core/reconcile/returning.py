@@ -227,7 +227,7 @@ def _tell_owners(builder: PlanBuilder, node: ManagedNode, waiting: Collection[st
 
 
 def put_off(builder: PlanBuilder, node: ManagedNode, why: str, *, even_so: bool = False) -> bool:
-    """Its return comes to nothing now: it stands still again, and is tried later; whether it is so.
+    """Its return comes to nothing now: it stands still again, and is tried later. Return True if it does.
 
     Nothing is lost by that. One whose jobs go on already stays as it is (not `even_so`), and so
     does one of which a call is still under way: what comes of that decides.
