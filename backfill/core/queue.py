@@ -179,6 +179,17 @@ class WorkQueue:
             entity = self._nodes[name] = Entity(Kind.NODE, name)
         return entity
 
+    def begin_anew(self, policies: PolicySet, *, blind: bool, cloning: bool) -> None:
+        """Have everything looked at by these policies, and keep nothing that was found before.
+
+        `blind`: Slurm's picture is too old to rest on. `cloning`: parents of clones are made.
+        """
+        self.policies, self.blind, self.cloning = policies, blind, cloning
+        self.names, self.hosts = frozenset(policies.instances.names), frozenset(policies.hosts)
+        self.budgets, self.supplies = bool(policies.budgets.windows), policies.supply.on
+        self.rooms = self.free_names = self.needs = None
+        self.everything()
+
     def everything(self) -> None:
         """Have the next plan look at everything there is, and at all of which something was said."""
         world = self._world

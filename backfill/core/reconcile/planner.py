@@ -113,12 +113,7 @@ def _same_again(world: World, policies: PolicySet) -> Plan | None:
 def _plan(builder: PlanBuilder, *, keep: bool = False) -> Plan:
     world, queue, policies = builder.world, builder.world.queue, builder.policies
     if policies is not queue.policies or builder.blind or queue.blind:
-        queue.policies, queue.blind, queue.needs = policies, bool(builder.blind), None
-        queue.rooms = queue.free_names = None
-        queue.names, queue.hosts = frozenset(policies.instances.names), frozenset(policies.hosts)
-        queue.budgets, queue.cloning = bool(policies.budgets.windows), makes_parents(policies)
-        queue.supplies = policies.supply.on
-        queue.everything()
+        queue.begin_anew(policies, blind=bool(builder.blind), cloning=makes_parents(policies))
     rooms, names = rooms_of(world, policies), names_of(world, policies)
     queue.wake(world.now_s)
     rooms.begin(world.now_s)

@@ -185,22 +185,15 @@ def _grow(builder: PlanBuilder, want: Want) -> bool:
     policies = builder.policies
     reason = f"{want.need.jobs} waiting jobs could use {want.lacking} more CPUs"
     if want.lacking <= 0:
-        reason = f"scale.warm = {builder.policies.scale.warm} idle instances are wanted"
-    image = want.image or builder.policies.instances.image
-    what, about = (Goal.NEW_INSTANCE_OF, want.image) if want.image else (Goal.NEW_INSTANCE, "")
-    if want.device:
-        what, about = Goal.NEW_INSTANCE_WITH, want.device
-    device = (want.device,)
-    # The instances of a job over several nodes may share a host.
-    sharing = policies.devices.sharing(device if want.need.nodes <= 1 else ())
-    functions, region_mb = policies.devices.functions(device), policies.devices.region_mb(device[0])
-    needed = NodeNeed(functions, region_mb, sharing, owner=want.owner)
+        reason = f"scale.warm = {policies.scale.warm} idle instances are wanted"
+    image = want.image or policies.instances.image
+    what, about = _goal(want)
     bar = not_admitted(builder, image) or _ramp(builder) or _own_first(builder)
     if bar:
         builder.refuse("cluster", what, bar, about)
         return False
     shortest_s = want.need.shortest_s if want.need.jobs else 0.0
-    host, why_not = find_open_host(builder, shortest_s, needed)
+    host, why_not = find_open_host(builder, shortest_s, _needed(policies, want))
     if host is None:
         for closed, why in why_not.items():
             builder.refuse(closed, what, why, about)
@@ -209,23 +202,38 @@ def _grow(builder: PlanBuilder, want: Want) -> bool:
     if slot is None:
         return False
     name, address, failures = slot
-    generation = builder.world.generations.get(name, 0) + 1
     now_s = float(builder.now_s)
     node = ManagedNode(
         name,
         address,
         host,
-        generation,
-        Phase.BOOTING,
-        now_s,
-        now_s,
+        generation=builder.world.generations.get(name, 0) + 1,
+        phase=Phase.BOOTING,
+        since_s=now_s,
+        created_s=now_s,
         reason=reason,
         retry=Retry(failures),
-        image=own_image(builder.policies, image),
+        image=own_image(policies, image),
         devices=(want.device,) if want.device else (),
     )
     builder.add(SetNode(node, reason))
     return True
+
+
+def _goal(want: Want) -> tuple[Goal, str]:
+    """Return what a refusal names as wanted, and of which kind."""
+    if want.device:
+        return Goal.NEW_INSTANCE_WITH, want.device
+    return (Goal.NEW_INSTANCE_OF, want.image) if want.image else (Goal.NEW_INSTANCE, "")
+
+
+def _needed(policies: PolicySet, want: Want) -> NodeNeed:
+    """Return what its host must lend to the instance."""
+    device = (want.device,)
+    # The instances of a job over several nodes may share a host.
+    sharing = policies.devices.sharing(device if want.need.nodes <= 1 else ())
+    functions, region_mb = policies.devices.functions(device), policies.devices.region_mb(want.device)
+    return NodeNeed(functions, region_mb, sharing, owner=want.owner)
 
 
 def _own_first(builder: PlanBuilder) -> Reason | None:
