@@ -392,8 +392,8 @@ class ReadyIndex:
         self.alike: Tally[Use] = Tally(log)  # how many of those that take jobs are alike
         self._use: Table[str, Use] = Table(log)  # of each of these
 
-    def look(self, name: str, ours: ManagedNode | None, seen: Node | None) -> bool:
-        """Note how a node looks now; return True if that makes a difference here."""
+    def look(self, name: str, ours: ManagedNode | None, seen: Node | None) -> None:
+        """Note how a node looks now."""
         idle = kept = False
         use: Use | None = None
         if ours is not None and ours.phase is Phase.READY:
@@ -404,7 +404,7 @@ class ReadyIndex:
                 use = (ours.image, ours.devices, seen.cpus_allocated, reserved)
         before = self._use.get(name)
         if idle == (name in self.idle) and kept == (name in self.kept) and use == before:
-            return False
+            return
         (self.idle.add if idle else self.idle.discard)(name)
         (self.kept.add if kept else self.kept.discard)(name)
         if before is not None:
@@ -413,7 +413,6 @@ class ReadyIndex:
         if use is not None:
             self._use[name] = use
             self.alike.add(use)
-        return True
 
 
 _NONE: frozenset[str] = frozenset()

@@ -404,8 +404,7 @@ class World(Picture):
 
     def _look_ready(self, name: str) -> None:
         """One of our nodes, as we or as Slurm have it, may count differently now."""
-        if self.ready.look(name, self.managed.get(name), self.nodes.get(name)):
-            self.queue.mark_scale()
+        self.ready.look(name, self.managed.get(name), self.nodes.get(name))
 
     def _woken(self, change: ch.Woken) -> None:
         self._renew(change.name, change.generation, lambda node: woken(node, change.at_s))

@@ -16,7 +16,7 @@ from backfill.core.placement import room
 from backfill.core.queue import Topic
 from backfill.core.reconcile.admission import clone_method, image_of
 from backfill.core.reconcile.builder import PlanBuilder, Progress
-from backfill.core.reconcile.condemn import clear, lost, work_on
+from backfill.core.reconcile.condemn import broken, clear, elsewhere, lost, work_on
 from backfill.core.reconcile.course import begin_eviction, first_rung
 from backfill.core.reconcile.held_jobs import frozen_in
 from backfill.core.reconcile.own_machines import awaits_pin, waits_for_fellows
@@ -63,7 +63,7 @@ def _stops(builder: PlanBuilder, node: ManagedNode) -> bool:
     """Return True if it goes no further, because it has worked before or its host is wanted."""
     if _worked_before(builder, node) or _lost_at_work(builder, node):
         return True
-    if builder.instance(node) is None and (found := builder.elsewhere(node)) is not None:
+    if builder.instance(node) is None and (found := elsewhere(builder, node)) is not None:
         builder.note(node, f"found on {found.host}: the journal is behind", host=found.host)
         return True
     if builder.taken_from(node):
@@ -113,7 +113,7 @@ def _found_no_room(builder: PlanBuilder, node: ManagedNode) -> bool:
 def _fails_to_make(builder: PlanBuilder, node: ManagedNode) -> bool:
     """Ask for node and instance where they are missing; true when that cannot work any more."""
     instance = builder.instance(node)
-    problem = builder.broken(node, instance) if instance is not None else None
+    problem = broken(builder, node, instance) if instance is not None else None
     if problem:
         _fail(builder, node, f"{sentence(problem)}, while booting")
         return True

@@ -246,27 +246,6 @@ class PlanBuilder:
             return None
         return found
 
-    def elsewhere(self, node: ManagedNode) -> Instance | None:
-        """Return the node's instance on a host where we did not look for it, as after a migration."""
-        for place in self.world.places_of(node.name):
-            if place.host not in (node.host, node.left) and place.tag.generation == node.generation:
-                return place
-        return None
-
-    def broken(self, node: ManagedNode, instance: Instance | None) -> Reason | None:
-        """Return how the instance is lost, if it is.
-
-        While a call about it is in flight it may look like anything, and on a host that cannot be
-        reached nothing is known.
-        """
-        if self.world.busy(node.name) or not self.world.hosts[node.host].reachable:
-            return None
-        if instance is None:
-            return because(Code.INSTANCE_GONE, host=node.host)
-        if instance.state in (InstanceState.OFF, InstanceState.CRASHED):
-            return because(Code.INSTANCE_OFF, host=node.host, state=instance.state.value)
-        return because(Code.INSTANCE_RESTARTED) if instance.restarted else None
-
     def taken(self, host: str) -> bool:
         """Return True if a job, a person or its maintenance takes the host as a whole."""
         return self.world.taken(host) or self.left(host)

@@ -227,13 +227,36 @@ def _many(builder: PlanBuilder) -> Reason | None:
 # --- what is found -----------------------------------------------------------------------------
 
 
+def broken(builder: PlanBuilder, node: ManagedNode, instance: Instance | None) -> Reason | None:
+    """Return how the instance is lost, if it is.
+
+    While a call about it is in flight it may look like anything, and on a host that cannot be
+    reached nothing is known.
+    """
+    if builder.world.busy(node.name) or not builder.world.hosts[node.host].reachable:
+        return None
+    if instance is None:
+        return because(Code.INSTANCE_GONE, host=node.host)
+    if instance.state in (InstanceState.OFF, InstanceState.CRASHED):
+        return because(Code.INSTANCE_OFF, host=node.host, state=instance.state.value)
+    return because(Code.INSTANCE_RESTARTED) if instance.restarted else None
+
+
+def elsewhere(builder: PlanBuilder, node: ManagedNode) -> Instance | None:
+    """Return the node's instance on a host where we did not look for it, as after a migration."""
+    for place in builder.world.places_of(node.name):
+        if place.host not in (node.host, node.left) and place.tag.generation == node.generation:
+            return place
+    return None
+
+
 def lost(builder: PlanBuilder, node: ManagedNode, instance: Instance | None) -> bool:
     """Deal with an instance that is lost, or with one that is elsewhere; return True if it is either."""
-    problem = builder.broken(node, instance)
+    problem = broken(builder, node, instance)
     if not problem:
         return False
     if instance is None:
-        found = builder.elsewhere(node)
+        found = elsewhere(builder, node)
         if found is not None:
             builder.note(node, f"found on {found.host}", host=found.host)
             return True
