@@ -42,9 +42,9 @@ def lay_network(lab: Lab, host: str) -> None:
     """One more bridge on a host, with a cable to its usual one."""
     commands = (
         "link add br-lan type bridge forward_delay 0 stp_state 0",
-        "link add up type veth peer name down",
-        "link set up master br0 up",
-        "link set down master br-lan up",
+        "link add lan-a type veth peer name lan-b",
+        "link set lan-a master br0 up",
+        "link set lan-b master br-lan up",
         "link set br-lan up",
     )
     within = f"--net=/proc/{lab.status().machines[host].pid}/ns/net"
