@@ -48,11 +48,14 @@ class Family:
 
 
 class Counts:
-    """A counter. Of more than `most` sets of labels the further ones are counted under `other`."""
+    """A counter. Of more than `most` sets of labels the further ones are counted under `other`.
 
-    def __init__(self, family: Family, most: int = 200) -> None:
+    `known` sets begin at 0: of one that comes with its first event, Prometheus sees no increase by that.
+    """
+
+    def __init__(self, family: Family, most: int = 200, known: Iterable[Labels] = ()) -> None:
         self._family, self._most = family, most
-        self._values: dict[Labels, float] = {} if family.labels else {(): 0.0}
+        self._values: dict[Labels, float] = dict.fromkeys(known if family.labels else [()], 0.0)
 
     def add(self, *labels: str, by: float = 1.0) -> None:
         """So much more. Callable from one thread."""
@@ -67,13 +70,13 @@ class Counts:
 
 
 class Spreads:
-    """A histogram with fixed bounds, upper ends included."""
+    """A histogram with fixed bounds, upper ends included. `known` sets of labels begin empty."""
 
-    def __init__(self, family: Family, bounds: tuple[float, ...]) -> None:
+    def __init__(self, family: Family, bounds: tuple[float, ...], known: Iterable[Labels] = ()) -> None:
         self._family, self._bounds = family, bounds
         self._values: dict[Labels, tuple[list[int], list[float]]] = {}
-        if not family.labels:
-            self._of(())
+        for labels in known if family.labels else [()]:
+            self._of(labels)
 
     def observe(self, value: float, *labels: str) -> None:
         """One more value. Callable from one thread."""

@@ -6,7 +6,7 @@ It decides nothing and is asked by nobody who does. What is only looked up when 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -115,6 +115,7 @@ _RUNGS = {InstanceState.PAUSED: Rung.PAUSE, InstanceState.SUSPENDED: Rung.SUSPEN
 _STARTS_ANEW = (Rung.REQUEUE, Rung.CANCEL)
 # From these an instance is asked off the CPUs; THROTTLED and PARKED are off already.
 _OVER = frozenset({Phase.READY, Phase.RETURNING, Phase.FAILED, Phase.GIVEN_UP, Phase.BOOTING})
+_ANSWERS = {True: "free", False: "not_proven"}
 _RETURNED = {Phase.READY: "back", Phase.PARKED: "put_off", Phase.REMOVING: "removed"}
 _JOINED = {Phase.READY: "ready", Phase.EVICTING: "evicted"}
 
@@ -139,6 +140,11 @@ class _Boot:
     registered_s: float | None = None
 
 
+def ones(values: Iterable[str]) -> list[tuple[str]]:
+    """Return sets of labels of one value each."""
+    return [(str(value),) for value in values]
+
+
 class Meter:
     """Follows one daemon's cycle; for its thread alone."""
 
@@ -147,19 +153,20 @@ class Meter:
         self._work = WorkAccount(world)
         self._asked: dict[str, _Asked] = {}
         self._boots: dict[str, _Boot] = {}
-        self._evictions = Counts(EVICTIONS)
-        self._eviction_s = Spreads(EVICTION_S, _PROMPT_S)
-        self._room_s = Spreads(ROOM_S, _PROMPT_S)
-        self._returns = Counts(RETURNS)
+        every = [(rung.value, cause.value) for rung in Rung for cause in EvictionCause]
+        self._evictions = Counts(EVICTIONS, known=every)
+        self._eviction_s = Spreads(EVICTION_S, _PROMPT_S, ones(Rung))
+        self._room_s = Spreads(ROOM_S, _PROMPT_S, ones(_ANSWERS.values()))
+        self._returns = Counts(RETURNS, known=ones(sorted({"evicted", *_RETURNED.values()})))
         self._return_s = Spreads(RETURN_S, _SLOW_S)
-        self._joins = Counts(JOINS)
+        self._joins = Counts(JOINS, known=ones([*_JOINED.values(), "failed", "removed"]))
         self._join_s = Spreads(JOIN_S, _SLOW_S)
         self._call_s = Spreads(CALLS_S, _CALL_S)
         self._failed_calls = Counts(FAILED_CALLS)
         self._refusals = Counts(REFUSALS)
-        self._guards = Counts(GUARDS)
-        self._destroyed = Counts(DESTROYED)
-        self._fence = Counts(FENCE)
+        self._guards = Counts(GUARDS, known=ones(sorted(code.value for code in GUARD_CODES - {Code.LIMIT})))
+        self._destroyed = Counts(DESTROYED, known=ones(Cause))
+        self._fence = Counts(FENCE, known=ones(("let_go_on", "stale", "not_borne_out")))
         self._cycle_s = Spreads(CYCLE_S, _CYCLE_S)
         self._hooks = Counts(HOOKS)
 
@@ -186,8 +193,8 @@ class Meter:
         if isinstance(step, AnswerClaim):
             claim = self._world.claims.get(step.job_id)
             if claim is not None:
-                answer = "free" if step.ok else "not_proven"
-                self._room_s.observe(max(0.0, self._world.now_s - claim.since_s), answer)
+                took_s = max(0.0, self._world.now_s - claim.since_s)
+                self._room_s.observe(took_s, _ANSWERS[step.ok])
         elif isinstance(step, act.ThawInstance) and step.held:
             self._fence.add("let_go_on")
 

@@ -121,6 +121,8 @@ class WorkAccount:
         now_s = self._world.now_s
         done = {(partition,): work.turn(now_s) for partition, work in self._harvested.items()}
         samples = [HARVESTED.sample("_total", labels, core_s) for labels, core_s in done.items()]
+        for labels in done:  # from 0 on, so that the first loss is seen as an increase
+            self._lost.add(*labels, by=0.0)
         return [HARVESTED.told(samples), self._lost.told()]
 
     def _place(self, job: Job) -> str:

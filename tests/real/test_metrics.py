@@ -138,7 +138,7 @@ def asked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prometheus]:
         prometheus(tmp_path_factory.mktemp("prometheus"), target) as found,
     ):
         _, high = parked(daemon)
-        for number in (1, 2):  # a rate needs a series that grows after it was first seen
+        for number in (1, 2):  # of a series by call, only the second event is an increase
             found.await_value("sum(backfill_evictions_total)", number)
             daemon.sim.finish_job(high)
             daemon.until(lambda: daemon.phase("vn1") is Phase.READY)

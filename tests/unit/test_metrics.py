@@ -192,6 +192,26 @@ def test_series_are_bounded_whatever_happens(daemon: LivingDaemon) -> None:
     assert counted + now + len(every) <= MOST_SERIES
 
 
+def test_what_alerts_and_the_board_count_begins_at_nothing() -> None:
+    """Of a series that comes with its first event, Prometheus sees no increase by that one."""
+    told = Told(Meter(World()).told())
+    for rung, cause in product(Rung, EvictionCause):
+        assert told("backfill_evictions_total", rung=rung.value, cause=cause.value) == 0
+        assert told("backfill_eviction_seconds_count", rung=rung.value) == 0
+    for why in Cause:
+        assert told("backfill_destroyed_total", cause=why.value) == 0
+    for code in metering.GUARD_CODES - {Code.LIMIT}:
+        assert told("backfill_guard_trips_total", guard=code.value) == 0
+    for outcome in ("back", "put_off", "evicted", "removed"):
+        assert told("backfill_returns_total", outcome=outcome) == 0
+    for outcome in ("ready", "evicted", "failed", "removed"):
+        assert told("backfill_joins_total", outcome=outcome) == 0
+    for answer in ("free", "not_proven"):
+        assert told("backfill_room_answer_seconds_count", answer=answer) == 0
+    for verdict in ("let_go_on", "stale", "not_borne_out"):
+        assert told("backfill_fence_verdicts_total", verdict=verdict) == 0
+
+
 def test_an_eviction_is_timed_until_the_hypervisor_shows_it() -> None:
     """Not until a call returned; and one that never left the CPUs is none."""
     world = World()
@@ -259,7 +279,7 @@ def test_a_hook_that_is_told_no_is_counted_as_not_proven() -> None:
     meter.step(AnswerClaim("8", True, "nobody knows this one"))
     told = Told(meter.told())
     assert told("backfill_room_answer_seconds_sum", answer="not_proven") == pytest.approx(2.0)
-    assert told("backfill_room_answer_seconds_count", answer="free") is None
+    assert told("backfill_room_answer_seconds_count", answer="free") == 0
 
 
 def test_buckets_count_what_is_not_larger() -> None:
