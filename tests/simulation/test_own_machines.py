@@ -329,6 +329,19 @@ def test_idle_instances_make_room_for_machines_of_a_job() -> None:
     assert sim.audit() == []
 
 
+def test_idle_instances_make_room_for_a_machine_that_is_tried_again() -> None:
+    """Its fellow is there; before its own time comes a spare instance takes the room."""
+    scale = Scale(idle_s=20, boot_within_s=30, retry_after_s=30)
+    sim, run = begin(cpus=2, scale=scale)
+    sim.faults.never_boots("vn2", 1)
+    job = sim.submit("htc", 20.0, num_nodes=2, cpus=4, comment=f"{WORD}:cpus=2")
+    run.until(lambda: any(m.phase is Phase.FAILED for m in run.world.managed.values()), 90)
+    run.policies = run.cycle.policies = replace(run.policies, scale=replace(scale, warm=2))
+    run.until(lambda: any(not m.job for m in run.world.managed.values()), 25)
+    run.until(lambda: ended(sim, job), 300)
+    assert sim.audit() == []
+
+
 def test_a_job_that_somebody_holds_is_left_alone() -> None:
     """Until it is released: then it gets its machines."""
     sim, run = begin()

@@ -7,6 +7,7 @@ its allocation; the phases of nodes ask here.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
+from math import inf
 
 from backfill.core.lending import never, own_need
 from backfill.core.model.cluster import Job, MachineRequest
@@ -47,10 +48,20 @@ def passed_over_until_s(builder: PlanBuilder, fleet: Fleet) -> float:
     return fleet.ordered_s + builder.policies.own_machines.passed_over_s
 
 
+def lacks_room(builder: PlanBuilder, fleet: Fleet) -> bool:
+    """Return True if machines of a job's own wait to be begun: all of them, or some (once more)."""
+    if not fleet.job or fleet.state is not FleetState.MAKING:
+        return bool(fleet.job) and fleet.state is FleetState.WAITING
+    due_s = [m.retry.not_before_s or 0.0 for m in members(builder, fleet) if m.phase is Phase.FAILED]
+    first_s = min(due_s, default=inf)
+    builder.wake_at(first_s)
+    return len(fleet.members) < fleet.size or builder.now_s >= first_s
+
+
 def first_of_all(builder: PlanBuilder) -> Fleet | None:
     """Return the order of a job's own machines that has been passed over for long enough."""
     for fleet in builder.world.fleets.values():
-        if fleet.job and not fleet.hosts and fleet.state is FleetState.WAITING:
+        if not fleet.hosts and lacks_room(builder, fleet):
             builder.wake_at(passed_over_until_s(builder, fleet))
             if builder.now_s >= passed_over_until_s(builder, fleet):
                 return fleet

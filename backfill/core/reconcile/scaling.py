@@ -6,7 +6,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from backfill.core.lending import NodeNeed
 from backfill.core.model.cluster import Job
-from backfill.core.model.fleet import FleetState
 from backfill.core.model.lifecycle import ManagedNode, NodeStop, Phase, Retry
 from backfill.core.model.plan import SetNode
 from backfill.core.model.refusals import Code, Goal, Reason, Refusal, Words, because, limit, refusal
@@ -25,7 +24,7 @@ from backfill.core.reconcile.admission import (
 )
 from backfill.core.reconcile.builder import PlanBuilder, budgets_change_s
 from backfill.core.reconcile.condemn import clear
-from backfill.core.reconcile.own_machines import asks, first_of_all, kinds_waiting
+from backfill.core.reconcile.own_machines import asks, first_of_all, kinds_waiting, lacks_room
 from backfill.core.reconcile.pressure import most_disruptions
 from backfill.core.reconcile.reasons import asked_back, beyond_room
 from backfill.core.world import World
@@ -67,8 +66,7 @@ def _let_forgotten_go(builder: PlanBuilder) -> None:
 
 def _await_room(builder: PlanBuilder) -> bool:
     """Return True if machines of a job's own find no room that idle instances have."""
-    fleets = builder.world.fleets.values()
-    return any(fleet.job and fleet.state is FleetState.WAITING for fleet in fleets)
+    return any(lacks_room(builder, fleet) for fleet in builder.world.fleets.values())
 
 
 def _wanted(builder: PlanBuilder) -> list[Want]:
