@@ -310,8 +310,12 @@ class Losses:
         return any(self._stood_enough(m, policies) for m in places)
 
     def _rungs_for(self, run: SimRun, policies: PolicySet) -> tuple[RungRule, ...]:
-        beside = {other.job for machine in run.machines for other in machine.runs}
+        beside = {job for machine in run.machines for job in self._waiting_on(machine)}
         return self._rungs(beside | {run.job}, policies)
+
+    def _waiting_on(self, machine: SimMachine) -> set[str]:
+        """Return the jobs whose ladder counts there: of a stale copy nothing waits any more."""
+        return {run.job for run in machine.runs if not self._is_stale(run)}
 
     def _rungs(self, jobs: Iterable[str], policies: PolicySet) -> tuple[RungRule, ...]:
         """Return the ladder of the workload of these jobs that has the least patience."""
@@ -346,7 +350,7 @@ class Losses:
             return True
         stays = {InstanceState.PAUSED: Rung.PAUSE, InstanceState.SUSPENDED: Rung.SUSPEND}
         rung = stays.get(instance.state)
-        rungs = self._rungs({run.job for run in machine.runs}, policies)
+        rungs = self._rungs(self._waiting_on(machine), policies)
         rule = next((r for r in rungs if r.rung is rung), None)
         if rule is None:
             return True
