@@ -143,6 +143,14 @@ FOUND_LATER: tuple[tuple[int, int], ...] = (
     (20261204, 1600),
     # Slurm was down at the day's end, and the harness asked it what was left.
     (20261205, 10),
+    # A machine of a job's own that was to be tried again found its room taken by idle spares for ever.
+    (20261206, 45),
+    # An admin suspended a job after its node was drained, then the books were lost: we let it go on.
+    (20261206, 196),
+    # An old journal had another job stand still with an instance than that which did: it was never resumed.
+    (20261206, 1513),
+    # The audit went by the ladder of a stale copy for the one beside it.
+    (20261206, 606),
 )
 
 

@@ -146,6 +146,54 @@ def test_a_lost_journal_does_not_make_an_admins_suspend_ours() -> None:
     assert sim.audit() == []
 
 
+@pytest.mark.parametrize("resumed", [False, True])
+def test_a_lost_journal_knows_who_suspended_after_the_drain(resumed: bool) -> None:
+    """An admin stopped it while it was only held back, and perhaps let it go on after our stop: the
+    drain is older than both, and tells of them all the same."""
+    rungs = (RungRule(Rung.THROTTLE, 1.0, 15.0), RungRule(Rung.PAUSE, 1.0))
+    sim = one_host(cpus=1)
+    run = play(sim, policies(hosts=("bm1",), ladder=Ladder(rungs)))
+    low = sim.submit("htc", 300.0)
+    run.until(lambda: running(sim, low), 60)
+    high = sim.submit("batch", 60.0, required_nodes=("bm1",))
+    run.until(lambda: bool(phases(run, Phase.THROTTLED)), 30)
+    sim.admin_suspend(low)
+    run.until(lambda: bool(phases(run, Phase.PARKED)), 30)
+    if resumed:
+        sim.admin_resume(low)
+    run.run(5.0)
+    run.kill()
+    anew = play(sim, run.policies)
+    anew.until(lambda: ended(sim, high), 100)
+    anew.run(60.0)
+    assert sim.job(low).state is (JobState.RUNNING if resumed else JobState.SUSPENDED)
+    if not resumed:
+        sim.admin_resume(low)
+    anew.until(lambda: ended(sim, low), 900)
+    assert sim.job(low).restarts == 0
+    assert sim.audit() == []
+
+
+def test_an_old_journal_has_another_job_stand_still_with_it() -> None:
+    """Of an earlier stop, which is over: the one that stands still now goes on all the same."""
+    sim = one_host(cpus=1)
+    run = play(sim, policies(hosts=("bm1",), scale=Scale(idle_s=300)))
+    jobs = [sim.submit("htc", 60.0, at_s=sim.now_s + at_s) for at_s in (0.0, 10.0)]
+    for job in jobs:
+        run.until(lambda job=job: running(sim, job), 150)  # type: ignore[misc]
+        high = sim.submit("batch", 20.0, required_nodes=("bm1",))
+        run.until(lambda: bool(phases(run, Phase.PARKED)), 30)
+        if job == jobs[0]:
+            old = MemoryJournal()
+            old.append(list(run.journal.read()))
+            run.until(lambda high=high: ended(sim, high), 60)  # type: ignore[misc]
+    run.kill()
+    anew = Rehearsal(sim, run.policies, old)
+    anew.until(lambda: ended(sim, *jobs), 900)
+    assert {(sim.job(job).state, sim.job(job).restarts) for job in jobs} == {(JobState.COMPLETED, 0)}
+    assert sim.audit() == []
+
+
 # --- a job on two nodes --------------------------------------------------------------------------
 
 

@@ -41,6 +41,7 @@ from backfill.core.reconcile.held_jobs import (
     await_patience,
     drained,
     holding,
+    mark_anew,
     suspend_jobs,
     tell_stopped,
 )
@@ -316,6 +317,7 @@ def _suspend_in_slurm(builder: PlanBuilder, node: ManagedNode, seen: Node) -> No
     held = holding(builder, node, jobs)
     if held != node.held:
         stop = of_workload(builder, node)
+        mark_anew(builder, node, seen, held)
         builder.note(node, f"holds job {', '.join(j.id for j in jobs)}", held=held, stop=stop)
         return
     refused = {h.id for h in held if h.refused}

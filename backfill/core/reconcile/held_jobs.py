@@ -278,6 +278,23 @@ def frozen_in(builder: PlanBuilder, instance: Instance) -> tuple[HeldJob, ...]:
     return (*marked.values(), *found)
 
 
+def unknown_to(builder: PlanBuilder, node: ManagedNode, instance: Instance) -> tuple[HeldJob, ...]:
+    """Return jobs that Slurm shows suspended with this stopped instance, and the node's record does not.
+
+    Since when is not known: their patience counts from now.
+    """
+    known, jobs = {held.id for held in node.held}, builder.world.jobs
+    found = []
+    for held in frozen_in(builder, instance):
+        job = jobs.get(held.id)
+        if held.id in known or job is None or job.state is not JobState.SUSPENDED:
+            continue
+        patience_s = builder.policies.workloads.patience_s(job)
+        patience = None if patience_s is None else JobPatience(float(builder.now_s), patience_s)
+        found.append(replace(held, patience=patience))
+    return tuple(found)
+
+
 def _stopped_by_us(seen: Node | None, job: Job) -> bool:
     """Return True unless others suspended it: we drain and hide its node before we do."""
     ours = seen is None or seen.hidden or seen.drained_by_us
@@ -295,6 +312,20 @@ def still_ours(builder: PlanBuilder, node: ManagedNode) -> tuple[HeldJob, ...]:
         replace(held, ours=held.ours and ((job := jobs.get(held.id)) is None or _stopped_by_us(seen, job)))
         for held in node.held
     )
+
+
+def mark_anew(builder: PlanBuilder, node: ManagedNode, seen: Node, held: Iterable[HeldJob]) -> None:
+    """Have its drain tell of these jobs; what came after it, or changed since, would else be ours alone.
+
+    Once, and nothing waits for it: only a daemon without its journal ever asks.
+    """
+    ours = {(one.id, one.restarts): one.ours for one in held if not one.refused}
+    jobs = [job for job in builder.world.jobs_on(node.name) if (job.id, job.restarts) in ours]
+    text = mark(node, jobs, {job_id for (job_id, _), by_us in ours.items() if not by_us})
+    told = _MARK.search(seen.reason)
+    if seen.drained_by_us and text != ("" if told is None else told[0]):
+        reason = f"{OUR_REASON} {node.reason}{text}"
+        builder.do(DrainNode(subject=node.name, generation=node.generation, reason=reason))
 
 
 _RETURN = tuple(f"{kind.__name__}:" for kind in (KickJob, ResumeJob, UndrainNode))

@@ -26,9 +26,11 @@ from backfill.core.reconcile.held_jobs import (
     await_patience,
     being_requeued,
     keep_alive,
+    mark_anew,
     still_ours,
     suspend_jobs,
     taken_over,
+    unknown_to,
     way,
 )
 from backfill.core.reconcile.own_machines import kept_off
@@ -64,6 +66,8 @@ def _await_state(builder: PlanBuilder, node: ManagedNode) -> None:
 def _stands_still(builder: PlanBuilder, node: ManagedNode, instance: Instance) -> None:
     verdict = judge(node.name, node.held, builder.world.jobs, builder.now_s)
     await_patience(builder, verdict.keep)
+    if not verdict.keep and _behind(builder, node, instance):
+        return
     if stale(builder, node, verdict):
         return
     if not verdict.keep:
@@ -76,6 +80,18 @@ def _stands_still(builder: PlanBuilder, node: ManagedNode, instance: Instance) -
         _keep_apart(builder, node, instance, verdict)
     else:
         _keep(builder, node, instance, verdict.keep)
+
+
+def _behind(builder: PlanBuilder, node: ManagedNode, instance: Instance) -> bool:
+    """Return True if others stand still with it than an old journal knows, of an earlier stop: noted now.
+
+    Nobody else would let them go on, and until they end nothing becomes of the node.
+    """
+    late = () if builder.blind else unknown_to(builder, node, instance)
+    if late:
+        reason = f"job {', '.join(h.id for h in late)} stands still with it, which the journal did not know"
+        builder.note(node, reason, held=(*node.held, *late))
+    return bool(late)
 
 
 def _keep_apart(builder: PlanBuilder, node: ManagedNode, instance: Instance, verdict: Verdict) -> None:
@@ -124,6 +140,7 @@ def _suspend_again(builder: PlanBuilder, node: ManagedNode, seen: Node, going: S
     """Whoever suspended them before: from now on they are suspended for this stop, by us."""
     held = taken_over(node, going)
     if held != node.held:
+        mark_anew(builder, node, seen, held)
         builder.note(node, f"job {', '.join(j.id for j in going)} was resumed by others", held=held)
         return
     for job in going:
