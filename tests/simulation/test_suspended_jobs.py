@@ -178,13 +178,12 @@ def test_an_old_journal_has_another_job_stand_still_with_it() -> None:
     """Of an earlier stop, which is over: the one that stands still now goes on all the same."""
     sim = one_host(cpus=1)
     run = play(sim, policies(hosts=("bm1",), scale=Scale(idle_s=300)))
-    jobs = [sim.submit("htc", 60.0, at_s=sim.now_s + at_s) for at_s in (0.0, 10.0)]
+    jobs, old = [sim.submit("htc", 60.0, at_s=sim.now_s + at_s) for at_s in (0.0, 10.0)], MemoryJournal()
     for job in jobs:
         run.until(lambda job=job: running(sim, job), 150)  # type: ignore[misc]
         high = sim.submit("batch", 20.0, required_nodes=("bm1",))
         run.until(lambda: bool(phases(run, Phase.PARKED)), 30)
         if job == jobs[0]:
-            old = MemoryJournal()
             old.append(list(run.journal.read()))
             run.until(lambda high=high: ended(sim, high), 60)  # type: ignore[misc]
     run.kill()

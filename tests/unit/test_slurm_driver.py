@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,7 @@ import pytest
 from backfill.drivers.slurm.commands import SlurmTools
 from backfill.drivers.slurm.driver import SlurmManager
 from backfill.drivers.slurm.reading.text_path import TextPath
-from backfill.ports.errors import BadOutputError, BusyError, RefusedError
+from backfill.ports.errors import BadOutputError, BusyError, DriverError, RefusedError
 from backfill.ports.workload import NodeSpec
 from tests.unit.slurm_tools import FakeTools
 
@@ -44,6 +45,15 @@ def show(tools: FakeTools, state: str, reason: str = "", name: str = "vn1") -> N
     tools.answer("show node", NODE.format(name=name, state=state, reason=text))
 
 
+def show_job(tools: FakeTools, manager: SlurmManager, state: str) -> None:
+    """Let squeue show job 7, on vn1."""
+    shape = ("1", "1", "", "0", "1", "1", "1", "1", "NONE", "UNLIMITED", "0", "", "", "1", "1")
+    fixed = ("7", "7", "htc", state, "root", "vn1", *shape)
+    mark = mark_of(manager)
+    free = "".join(f"\x1d{mark}{text}" for text in ("", "", "None", "", "", "", "", "job"))
+    tools.answer("squeue", "\x1f".join(fixed) + free + f"\x1e{mark}\n")
+
+
 def test_another_admins_drain_causes_no_command(tools: FakeTools, manager: SlurmManager) -> None:
     """Not even a harmless one is sent."""
     show(tools, "IDLE+DRAIN", "disk broken")
@@ -74,35 +84,23 @@ def test_a_node_that_slurm_did_not_make_is_noticed(tools: FakeTools, manager: Sl
 def test_a_node_with_a_suspended_job_is_not_deleted(tools: FakeTools, manager: SlurmManager) -> None:
     """Slurm thinks that it is idle, and 22.05 would crash."""
     show(tools, "IDLE+DRAIN+DYNAMIC_NORM", "backfill: x")
-    fixed = [
-        "7",
-        "7",
-        "htc",
-        "SUSPENDED",
-        "root",
-        "vn1",
-        "1",
-        "1",
-        "",
-        "0",
-        "1",
-        "1",
-        "1",
-        "1",
-        "NONE",
-        "UNLIMITED",
-        "0",
-        "",
-        "",
-        "1",
-        "1",
-    ]
-    mark = mark_of(manager)
-    free = "".join(f"\x1d{mark}{text}" for text in ("", "", "None", "", "", "", "", "job"))
-    tools.answer("squeue", "\x1f".join(fixed) + free + f"\x1e{mark}\n")
+    show_job(tools, manager, "SUSPENDED")
     with pytest.raises(BusyError, match="job 7 holds it"):
         manager.delete_node("vn1")
     assert tools.changes() == []
+
+
+@pytest.mark.parametrize(("named", "done"), [("(null)", True), ("backfill-job-7", False)])
+def test_a_change_that_slurm_makes_and_calls_an_error(
+    tools: FakeTools, manager: SlurmManager, named: str, done: bool
+) -> None:
+    """So it does where the job's partition has no node: what the job names now decides."""
+    said = "Requested partition configuration not available now for job 7"
+    tools.answer("update JobId=7 ReservationName=", err=said, status=1)
+    tools.answer("squeue reservation:", f"{named}\n")
+    show_job(tools, manager, "PENDING")
+    with contextlib.nullcontext() if done else pytest.raises(DriverError, match="not available now"):
+        manager.unpin_job("7")
 
 
 def test_a_text_that_is_no_job_id_reaches_no_tool(tools: FakeTools, manager: SlurmManager) -> None:

@@ -38,6 +38,7 @@ _OPEN = {True: "State=IDLE", False: "State=UNDRAIN"}  # was it heard just now?
 _PASSING = f"{ROOM_NODE}-0"  # made and taken away again
 # How much later a requeued job may start whose node has not confirmed the end of the old run.
 _LATER_S = 15
+_HELD = "JobHeldAdmin"
 
 
 class SlurmManager(SlurmReader):
@@ -311,7 +312,8 @@ class SlurmManager(SlurmReader):
     def hold_job(self, job_id: str) -> None:
         """See WorkloadManager; held by root or SlurmUser it is JobHeldAdmin."""
         self._pending(job_id)
-        self._on_job(job_id, ["scontrol", "hold"], lambda _: False, _whole(job_id))
+        # Of a job whose partition has no node Slurm says no to each change, and makes it (22.05 to 26.05).
+        self._on_job(job_id, ["scontrol", "hold"], lambda j: j.reason == _HELD, _whole(job_id))
 
     def pin_job(self, job_id: str, nodes: Sequence[str]) -> None:
         """See WorkloadManager."""
@@ -319,7 +321,7 @@ class SlurmManager(SlurmReader):
         for name in nodes:
             self._node(checked(name, NODE_NAME, "node name"))
         reserve(self, pin_of(job_id), job, nodes)
-        self._update_job(job_id, f"ReservationName={pin_of(job_id)}")
+        self._name_reservation(job_id, pin_of(job_id))
 
     def pin_inside(self, job_id: str, nodes: Sequence[str]) -> None:
         """See WorkloadManager; the pin is a reservation that is called `inside_pin(job_id)`."""
@@ -337,14 +339,14 @@ class SlurmManager(SlurmReader):
         checked(job_id, JOB_ID, "job id")
         with contextlib.suppress(NotFoundError):
             if self._job(job_id).state is JobState.PENDING:
-                self._update_job(job_id, "ReservationName=")
+                self._name_reservation(job_id, "")
         release_pin(self, job_id)
 
     def release_job(self, job_id: str) -> None:
         """See WorkloadManager."""
         if self._job(job_id).state in ENDED:
             raise NotFoundError(f"job {job_id}", "it has ended")
-        self._on_job(job_id, ["scontrol", "release"], lambda j: j.state in ACTIVE, _whole(job_id))
+        self._on_job(job_id, ["scontrol", "release"], _released, _whole(job_id))
 
     def revoke_job(self, job_id: str, why: str) -> None:
         """See WorkloadManager; one that begins in this moment is left alone."""
@@ -413,6 +415,18 @@ class SlurmManager(SlurmReader):
             if self._job(job_id).state is JobState.PENDING:
                 raise  # otherwise it started in this moment, which is what we wanted
 
+    def _name_reservation(self, job_id: str, name: str) -> None:
+        """Have a pending job name this reservation, or none; a failure is none when it does."""
+        try:
+            self._update_job(job_id, f"ReservationName={name}")
+        except UnreachableError:
+            raise
+        except DriverError:
+            asked = ["squeue", "-h", "-j", job_id, "-O", "reservation:"]
+            lines = {line.strip() for line in self._commands.run(asked, f"job {job_id}").split("\n")}
+            if lines - {"", "(null)"} != {name} - {""}:
+                raise
+
     def _update_job(self, job_id: str, change: str) -> None:
         target = f"JobId={checked(job_id, JOB_ID, 'job id')}"
         self._commands.run(["scontrol", "update", target, change], f"job {job_id}")
@@ -456,6 +470,10 @@ class SlurmManager(SlurmReader):
     def scontrol(self, subject: str, *argv: str) -> None:
         """Run scontrol."""
         self._commands.run(["scontrol", *argv], subject)
+
+
+def _released(job: Job) -> bool:
+    return job.state in ACTIVE or (job.state is JobState.PENDING and not job.reason.startswith("JobHeld"))
 
 
 def _whole(job_id: str) -> str:
