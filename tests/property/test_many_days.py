@@ -151,6 +151,10 @@ FOUND_LATER: tuple[tuple[int, int], ...] = (
     (20261206, 1513),
     # The audit went by the ladder of a stale copy for the one beside it.
     (20261206, 606),
+    # And the daemon by the place on it: what was left when a pilot's patience was over began anew at once.
+    (20261207, 258),
+    (20261207, 437),
+    (20261207, 736),
 )
 
 

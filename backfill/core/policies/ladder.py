@@ -69,6 +69,12 @@ class Ladder:
         return next((i for i, rule in enumerate(self.rungs) if rule.rung is kind), missing)
 
     @property
+    def still(self) -> int | None:
+        """Return the first rung on which an instance stands still; None: there is none."""
+        kinds = (Rung.PAUSE, Rung.SUSPEND)
+        return next((i for i, rule in enumerate(self.rungs) if rule.rung in kinds), None)
+
+    @property
     def migrates(self) -> bool:
         """Return True if stopped work may go on at another host."""
         return any(r.rung is Rung.MIGRATE for r in self.rungs)

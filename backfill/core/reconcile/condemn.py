@@ -16,7 +16,7 @@ from backfill.core.model.actions import CancelJob, DeleteInstance, RequeueJob
 from backfill.core.model.cluster import Job, NodeBase
 from backfill.core.model.fence import Verdict
 from backfill.core.model.fleet import Instance, InstanceState
-from backfill.core.model.lifecycle import Cause, Condemned, HeldJob, ManagedNode, Phase, Suspicion
+from backfill.core.model.lifecycle import Cause, Condemned, HeldJob, ManagedNode, NodeStop, Phase, Suspicion
 from backfill.core.model.refusals import Code, Goal, Reason, because, limit
 from backfill.core.model.sentences import sentence
 from backfill.core.policies.workloads import AtEnd
@@ -354,17 +354,26 @@ def end_overdue(builder: PlanBuilder, node: ManagedNode, verdict: Verdict) -> bo
     if not verdict.overdue:
         over = node.condemned is not None and node.condemned.cause is Cause.PATIENCE
         if over and not builder.world.busy(node.name):
-            left = (builder.world.jobs[held.id] for held in verdict.keep)
-            found = builder.policies.workloads.shortest(left)
-            # From here on the ladder of those that are left counts.
-            stop = replace(node.stopping, workload="" if found is None else found.name)
-            builder.note(node, node.reason, condemned=None, stop=stop)
+            builder.note(node, node.reason, condemned=None, stop=_without_ended(builder, node, verdict))
         return over
     assert verdict.stale is not None
     reason = sentence(verdict.stale)
     for held in verdict.overdue if permit(builder, node, Cause.PATIENCE, reason) else ():
         end_for_good(builder, node, builder.world.jobs[held.id], reason)
     return True
+
+
+def _without_ended(builder: PlanBuilder, node: ManagedNode, verdict: Verdict) -> NodeStop:
+    """Return its stop by the ladder of the jobs that are left: it begins where they stand still."""
+    left = (builder.world.jobs[held.id] for held in verdict.keep)
+    found = builder.policies.workloads.shortest(left)
+    workload, stop = "" if found is None else found.name, node.stopping
+    if workload == stop.workload:
+        return stop
+    ladder = builder.policies.ladder_of(workload)
+    rung, since_s = ladder.still or 0, float(builder.now_s)
+    kind = ladder.rule(rung).rung
+    return replace(stop, workload=workload, since_s=since_s, rung=rung, kind=kind, first=rung, foreseen=False)
 
 
 def requeue_of(node: ManagedNode, job: Job, reason: str, host: str, *, aside: bool = False) -> RequeueJob:

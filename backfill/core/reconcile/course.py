@@ -129,7 +129,7 @@ def _course(builder: PlanBuilder, node: ManagedNode) -> Course:
         return Course(found.name)
     stay = stay_on(builder.world, node.host)
     kinds = [rule.rung for rule in ladder.rungs]
-    still = next((i for i, kind in enumerate(kinds) if kind in _STILL), 0)
+    still = ladder.still or 0
     if stay is None:
         # It can be taken back in milliseconds, and keeps connections alive until more is known.
         return Course(found.name, 0 if _goes_on_slowly(builder, node, kinds) else still)
@@ -167,9 +167,6 @@ def change_course(builder: PlanBuilder, node: ManagedNode) -> bool:
     return True
 
 
-_STILL = (Rung.PAUSE, Rung.SUSPEND)
-
-
 def waits_after_all(builder: PlanBuilder, node: ManagedNode) -> bool:
     """Return True if its jobs were to start over for a stay that nobody expects any more: they wait on.
 
@@ -177,8 +174,8 @@ def waits_after_all(builder: PlanBuilder, node: ManagedNode) -> bool:
     """
     stop, ladder, place = node.stopping, ladder_of(builder.policies, node), _place(builder, node)
     course = [rule.rung for rule in ladder.rungs[stop.first : place + 1]]
-    chosen = stop.foreseen and course[-1:] == [Rung.REQUEUE] and not {*course} & {*_STILL}
-    still = next((i for i, rule in enumerate(ladder.rungs) if rule.rung in _STILL), None)
+    still = ladder.still
+    chosen = stop.foreseen and course[-1:] == [Rung.REQUEUE] and not {*course} & {Rung.PAUSE, Rung.SUSPEND}
     if not chosen or still is None or builder.blind or builder.world.busy(node.name):
         return False
     jobs = [job for job in builder.world.jobs_on(node.name) if job.active]
