@@ -20,6 +20,7 @@ from backfill.core.model.refusals import Code, Goal, because, no_host
 from backfill.core.model.sentences import sentence
 from backfill.core.placement import find_host
 from backfill.core.queue import Topic
+from backfill.core.reconcile.admission import unplaced
 from backfill.core.reconcile.builder import PlanBuilder, Progress, kept_in_memory, suspend
 from backfill.core.reconcile.condemn import condemn, forget_lost, lost_with, work_on
 
@@ -316,7 +317,8 @@ def place_elsewhere(builder: PlanBuilder, node: ManagedNode) -> None:
     builder.awaits(Topic.ROOM)
     need = need_of(world, builder.policies, node)
     target, why_not = find_host(world, builder.policies, 0.0, skip=old, need=need)
-    if target is None:
-        builder.refuse(node.name, Goal.MOVE, no_host(why_not.values()))
+    unseen = unplaced(builder)
+    if target is None or unseen is not None:
+        builder.refuse(node.name, Goal.MOVE, unseen or no_host(why_not.values()))
         return
     builder.note(node, f"its checkpoint is put back on {target}", host=target, left=old)

@@ -20,6 +20,7 @@ from backfill.core.placement import closed, find_host
 from backfill.core.policies.ladder import Rung
 from backfill.core.policies.workloads import WarnBy, Workload
 from backfill.core.queue import Topic
+from backfill.core.reconcile.admission import unplaced
 from backfill.core.reconcile.builder import PlanBuilder, Progress, ladder_of, suspend, tell
 from backfill.core.reconcile.checkpoints import lost_order, order_back, place_elsewhere
 from backfill.core.reconcile.condemn import clear, condemn, forgotten, lost, over, permit, stale, work_on
@@ -273,6 +274,11 @@ def _migrate_away(builder: PlanBuilder, node: ManagedNode) -> None:
         climb(builder, node, "closed by hand, it shall not go on elsewhere")
         return
     failed = [o for o in _moves_of(builder, node) if o.problem]
+    unseen = unplaced(builder)
+    if unseen is not None and not failed:
+        builder.refuse(node.name, Goal.MOVE, unseen)
+        _stand_still(builder, node, Rung.PAUSE)  # the host is given back all the same
+        return
     if target is None or failed or builder.budget_full():
         climb(builder, node, failed[-1].problem if failed else "no other host has room")
         return

@@ -18,6 +18,7 @@ from backfill.core.policies.gaps import late
 from backfill.core.policies.ladder import Rung, RungRule
 from backfill.core.policies.unsuspendable import Way
 from backfill.core.queue import Topic
+from backfill.core.reconcile.admission import unplaced
 from backfill.core.reconcile.builder import PlanBuilder, Progress, kept_in_memory, ladder_of, suspend, tell
 from backfill.core.reconcile.checkpoints import awaits_state, step_ordered
 from backfill.core.reconcile.condemn import end_overdue, kept_apart, lost, over, permit, stale
@@ -263,6 +264,7 @@ def _move(builder: PlanBuilder, node: ManagedNode, *, at_once: bool = False) -> 
     need = need_of(builder.world, builder.policies, node)
     builder.awaits(Topic.ROOM)
     target, why_not = find_host(builder.world, builder.policies, pays_s, skip=node.host, need=need)
+    full = full or unplaced(builder)
     if target is None or full:
         builder.refuse(node.name, Goal.MOVE, full or no_host(why_not.values()))
         return False
@@ -292,8 +294,7 @@ def _climb(builder: PlanBuilder, node: ManagedNode, instance: Instance) -> None:
             _suspend(builder, node)
             return
         case Rung.MIGRATE:
-            kept = kept_in_memory(instance)
-            climb(builder, node, sentence(kept) if kept else "no other host has room")
+            _without_move(builder, node, instance)
             return
         case Rung.REQUEUE | Rung.CANCEL:
             if not waits_after_all(builder, node):
@@ -311,6 +312,13 @@ def _climb(builder: PlanBuilder, node: ManagedNode, instance: Instance) -> None:
         climb(builder, node, f"{rule.for_s:g} s of {rule.rung} are over")
     else:
         builder.wake_at(node.stopping.since_s + rule.for_s)
+
+
+def _without_move(builder: PlanBuilder, node: ManagedNode, instance: Instance) -> None:
+    """Go on to the rung after a move, unless it is known only soon what room there is elsewhere."""
+    kept = kept_in_memory(instance)
+    if kept or unplaced(builder) is None:
+        climb(builder, node, sentence(kept) if kept else "no other host has room")
 
 
 def _hopeless(builder: PlanBuilder, node: ManagedNode, rule: RungRule) -> Reason | None:
