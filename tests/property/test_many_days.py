@@ -155,6 +155,8 @@ FOUND_LATER: tuple[tuple[int, int], ...] = (
     (20261207, 258),
     (20261207, 437),
     (20261207, 736),
+    # By an old journal a pilot stood still that had gone on since: its patience was over, and it was ended.
+    (20261207, 1144),
     # One reading lacked instances that no record had, and another moved into the room that they have.
     (20261207, 906),
 )

@@ -416,3 +416,23 @@ def test_what_a_guest_has_ended_stands_beside_nobody_when_its_return_fails() -> 
     run.until(partial(ended, sim, *jobs), 2000)
     assert [sim.job(job).restarts for job in jobs] == [1, 0]
     assert sim.audit() == []
+
+
+def test_an_old_journal_counts_no_patience_of_a_pilot_at_work() -> None:
+    """By the copy it is just coming back; that was long ago, and it has worked since."""
+    run, low = one_pilot(pilots(PAUSE, REQUEUE))
+    old = MemoryJournal()
+    high = take(run.sim, 40.0, 60.0)
+    run.until(lambda: ended(run.sim, high), 60)
+    run.until(lambda: phase(run) is Phase.RETURNING, 20)
+    old.append(list(run.journal.read()))
+    run.until(lambda: phase(run) is Phase.READY, 20)
+    run.run(120.0)
+    run.kill()
+    anew = Rehearsal(run.sim, run.policies, old)
+    anew.run(10.0)
+    again = take(run.sim, 40.0, 60.0)
+    anew.until(lambda: ended(run.sim, again), 90)
+    anew.until(lambda: ended(run.sim, low), 1500)
+    assert run.sim.job(low).restarts == 0
+    assert run.sim.audit() == []

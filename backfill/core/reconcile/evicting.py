@@ -45,6 +45,7 @@ from backfill.core.reconcile.held_jobs import (
     mark_anew,
     suspend_jobs,
     tell_stopped,
+    went_on_before,
 )
 from backfill.core.reconcile.own_machines import kept_off
 from backfill.core.reconcile.pressure import hold_back, only_claimed, why_taken
@@ -60,7 +61,7 @@ def step_evicting(builder: PlanBuilder, node: ManagedNode) -> None:
         # After a call that failed it may be elsewhere: its hosts are just being read.
         _without_instance(builder, node)
         return
-    if lost(builder, node, instance):
+    if lost(builder, node, instance) or (not builder.blind and went_on_before(builder, node, instance)):
         return
     if not builder.stopped(instance):
         if instance.throttled and builder.rule(node).rung is Rung.THROTTLE and node.order is None:

@@ -19,7 +19,7 @@ from backfill.core.model.actions import (
     UndrainNode,
 )
 from backfill.core.model.cluster import NOWHERE, OUR_REASON, Job, JobState, Node, end_s
-from backfill.core.model.fleet import Instance
+from backfill.core.model.fleet import Instance, InstanceState
 from backfill.core.model.lifecycle import HeldJob, JobLimit, JobPatience, ManagedNode, Phase, RefusedSuspend
 from backfill.core.model.refusals import Code, Goal, Reason, Words, because, call_failed
 from backfill.core.model.sentences import instead
@@ -57,6 +57,28 @@ def _with_patience(builder: PlanBuilder, node: ManagedNode, held: HeldJob) -> He
     run = (held.id, held.restarts)
     owed_s = sum(one.owed_s(since_s) for one in node.stood if (one.id, one.restarts) == run)
     return replace(held, patience=JobPatience(since_s, max(0.0, patience_s - owed_s)))
+
+
+def went_on_before(builder: PlanBuilder, node: ManagedNode, instance: Instance | None) -> bool:
+    """Return True if jobs had gone on before, of which an old journal knows nothing: noted now.
+
+    We let them go on in Slurm only after their guest has answered, so that stop is over, and so is
+    the time that counted against their patience.
+    """
+    if node.woken_since or instance is None or instance.state is not InstanceState.RUNNING:
+        return False
+    jobs = builder.world.jobs_on(node.name)
+    going = {(job.id, job.restarts) for job in jobs if job.state is JobState.RUNNING}
+    held = tuple(
+        replace(one, patience=None)
+        if one.ours and not one.refused and (one.id, one.restarts) in going
+        else one
+        for one in node.held
+    )
+    if held == node.held:
+        return False
+    builder.note(node, "Slurm shows that its jobs went on before", held=held)
+    return True
 
 
 def await_patience(builder: PlanBuilder, kept: Iterable[HeldJob]) -> None:

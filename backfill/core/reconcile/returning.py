@@ -26,6 +26,7 @@ from backfill.core.reconcile.held_jobs import (
     stood_s,
     tell_back,
     waits_for,
+    went_on_before,
 )
 from backfill.core.reconcile.pressure import give_cpus
 from backfill.core.reconcile.proof import (
@@ -45,6 +46,8 @@ _TRIES = 6
 
 def step_returning(builder: PlanBuilder, node: ManagedNode) -> None:
     """Drive one returning node a step further."""
+    if not builder.blind and went_on_before(builder, node, builder.instance(node)):
+        return
     if builder.taken_from(node):
         begin_eviction(builder, node)
         return
