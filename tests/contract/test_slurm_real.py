@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from backfill.core.model.cluster import OUR_REASON
 from tests.contract.workload_manager import WorkloadManagerContract
 from tests.contract.workload_rig import REASON, job, node, spec
 from tests.real.releases import OLDEST_AND_NEWEST
@@ -39,6 +40,7 @@ class TestSlurmManager(WorkloadManagerContract):
         for _ in range(2):
             rig.manager.unpin_job(mine)
         assert "Reservation=" not in rig.ctl("scontrol", "show", "job", mine)
+        rig.manager.tell(mine, f"{OUR_REASON} its machines are gone")
         rig.manager.release_job(mine)
         assert job(rig, mine).reason == "PartitionConfig"
         rig.manager.hold_job(mine)

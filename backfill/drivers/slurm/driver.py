@@ -422,9 +422,7 @@ class SlurmManager(SlurmReader):
         except UnreachableError:
             raise
         except DriverError:
-            asked = ["squeue", "-h", "-j", job_id, "-O", "reservation:"]
-            lines = {line.strip() for line in self._commands.run(asked, f"job {job_id}").split("\n")}
-            if lines - {"", "(null)"} != {name} - {""}:
+            if _shown(self._commands, job_id, "reservation") != {name} - {""}:
                 raise
 
     def _update_job(self, job_id: str, change: str) -> None:
@@ -490,9 +488,7 @@ def tell_owner(commands: SlurmTools, job_id: str, text: str, over: str, aloud: b
         # number alone, which of a heterogeneous job is its leader's.
         with contextlib.suppress(DriverError):
             commands.run(["scontrol", "notify", target.partition("+")[0], one_line(text)], subject)
-    asked = ["squeue", "-h", "-j", target, "-O", "admin_comment:"]
-    # One line for each record: an array has several once a task has begun.
-    lines = {line.strip() for line in commands.run(asked, subject).split("\n")} - {"", "(null)"}
+    lines = _shown(commands, target, "admin_comment")
     said = {plain for line in lines if (plain := without_word(line))}
     if over and said != {one_line(over)}:
         return  # something else has been said since
@@ -500,5 +496,17 @@ def tell_owner(commands: SlurmTools, job_id: str, text: str, over: str, aloud: b
     if theirs:
         raise RefusedError(subject, f"its AdminComment is somebody else's: {theirs[0][:100]}")
     words = () if word_of(text) else sorted({word_of(line) for line in lines} - {""})[:1]
-    comment = f"AdminComment={' '.join(filter(None, (one_line(text), *words)))}"
-    commands.run(["scontrol", "update", f"JobId={target}", comment], subject)
+    comment = " ".join(filter(None, (one_line(text), *words)))
+    try:
+        commands.run(["scontrol", "update", f"JobId={target}", f"AdminComment={comment}"], subject)
+    except UnreachableError:
+        raise
+    except DriverError:
+        if _shown(commands, target, "admin_comment") != {comment} - {""}:
+            raise
+
+
+def _shown(commands: SlurmTools, target: str, what: str) -> set[str]:
+    """Return what squeue shows of a job, of all its records: an array has several once a task has begun."""
+    asked = ["squeue", "-h", "-j", target, "-O", f"{what}:"]
+    return {line.strip() for line in commands.run(asked, f"job {target}").split("\n")} - {"", "(null)"}
