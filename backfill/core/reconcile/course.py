@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from backfill.core.lending import need_of
 from backfill.core.model.cluster import Job, JobState
+from backfill.core.model.fence import judge
 from backfill.core.model.fleet import Instance
 from backfill.core.model.lifecycle import EvictionCause, HeldJob, ManagedNode, NodeStop, Phase, interrupted
 from backfill.core.model.refusals import Code, Reason, because
@@ -250,7 +251,7 @@ def foreseen(builder: PlanBuilder, stay: Stay, workload: str, left_s: float, cod
 
 
 def in_vain(
-    builder: PlanBuilder, node: ManagedNode, held: Iterable[HeldJob], *, doubtful: bool = False
+    builder: PlanBuilder, node: ManagedNode, held: Sequence[HeldJob], *, doubtful: bool = False
 ) -> Reason | None:
     """Return why jobs that stand still need not wait for their host any longer, if they need not.
 
@@ -260,7 +261,8 @@ def in_vain(
     later = ladder_of(builder.policies, node).rungs[_place(builder, node) + 1 :]
     if not doubtful and all(rule.rung is not Rung.REQUEUE for rule in later):
         return None
-    ends = [(one.patience.over_s, one) for one in held if one.patience is not None]
+    kept = judge(node.name, held, builder.world.jobs).keep  # of a stale copy nothing waits any more
+    ends = [(one.patience.over_s, one) for one in kept if one.patience is not None]
     if not ends or (stay := stay_on(builder.world, node.host)) is None:
         return None
     over_s, _ = min(ends, key=lambda end: end[0])
