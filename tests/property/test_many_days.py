@@ -159,6 +159,11 @@ FOUND_LATER: tuple[tuple[int, int], ...] = (
     (20261207, 1144),
     # One reading lacked instances that no record had, and another moved into the room that they have.
     (20261207, 906),
+    # The patience of a stale copy was asked for whether the one beside it waited in vain.
+    (20261208, 241),
+    (20261208, 715),
+    # The first reading of a daemon lacked a job on two nodes: the one that waited for the other was opened.
+    (20261208, 789),
 )
 
 

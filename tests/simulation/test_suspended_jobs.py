@@ -15,6 +15,7 @@ from backfill.core.model.refusals import Code, Goal
 from backfill.core.model.sentences import why
 from backfill.core.policies.ladder import Ladder, Rung, RungRule
 from backfill.core.policies.scale import Scale
+from backfill.drivers.simulated.faults import Odd
 from backfill.drivers.simulated.slurm.books import Manners
 from backfill.drivers.simulated.world import SimulatedWorld
 from backfill.drivers.store.memory import MemoryJournal
@@ -354,6 +355,24 @@ def test_the_other_node_is_closed_also_while_slurm_does_not_show_it() -> None:
     run.world.apply(ch.NodeGone("vn2", run.now_s))
     others = [sim.submit("htc", 20.0) for _ in range(2)]
     high = sim.submit("batch", 30.0, required_nodes=(run.world.managed["vn1"].host,))
+    while not ended(sim, high):
+        assert sim.next_s is not None
+        sim.step_to(sim.next_s)
+        assert crowd_of(sim) <= 1
+    run.until(lambda: ended(sim, low, *others), 900)
+    assert sim.job(low).restarts == 0
+    assert sim.audit() == []
+
+
+def test_a_daemon_that_is_told_of_no_job_at_its_start_opens_no_node_that_one_waits_for() -> None:
+    """Its drain names the job, and the books have the other node stand still with it."""
+    sim, run, low = wide()
+    high = taken(sim, run, "bm1", 60.0)
+    run.until(lambda: len(drained(sim)) == 2, 30)
+    others = [sim.submit("htc", 20.0) for _ in range(2)]
+    run.kill()
+    sim.faults.misread(Odd.HALF, times=2)
+    run.start()
     while not ended(sim, high):
         assert sim.next_s is not None
         sim.step_to(sim.next_s)

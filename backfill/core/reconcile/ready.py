@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from dataclasses import replace
 
@@ -57,6 +58,7 @@ _SETTLES_S = 3.5
 
 
 _WAITS_FOR = " waits for "  # in the reason of such a drain
+_CLOSED_FOR = re.compile(rf"job (\S+){_WAITS_FOR}")
 
 
 _CALLS = 2  # into a guest that Slurm does not hear, before nobody does
@@ -220,6 +222,11 @@ def _in_service(builder: PlanBuilder, node: ManagedNode, seen: Node, waiting: Re
 def _may_be_kept(builder: PlanBuilder, node: ManagedNode) -> bool:
     """Return True if it may be closed for a job that Slurm does not show at this moment."""
     world = builder.world
+    closed_for = _closed_for(builder, node)
+    if closed_for:
+        builder.awaits(Topic.READING)
+        builder.refuse(node.name, Goal.NEW_JOBS, because(Code.MAY_HAVE_JOBS, jobs=(closed_for,)))
+        return True
     over_s = world.vanished_s(node.name) + builder.policies.limits.missing_s
     lost = world.vanished_on(node.name)
     if not lost or builder.now_s >= over_s:
@@ -228,6 +235,19 @@ def _may_be_kept(builder: PlanBuilder, node: ManagedNode) -> bool:
     jobs = tuple(held.id for held in lost)
     builder.refuse(node.name, Goal.NEW_JOBS, because(Code.MAY_HAVE_JOBS, jobs=jobs))
     return True
+
+
+def _closed_for(builder: PlanBuilder, node: ManagedNode) -> str:
+    """Return the job that its drain names, where Slurm does not show it and another node still holds it.
+
+    A daemon that has just begun knows of no job that one reading lacks. Empty: there is none.
+    """
+    world, seen = builder.world, builder.world.nodes.get(node.name)
+    found = None if seen is None else _CLOSED_FOR.search(seen.reason)
+    if found is None or found[1] in world.jobs:
+        return ""
+    held = (one.id for other in world.managed.values() for one in other.held)
+    return found[1] if found[1] in held else ""
 
 
 def _prove_jobs(builder: PlanBuilder, node: ManagedNode, check: JobCheck) -> None:
