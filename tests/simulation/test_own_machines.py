@@ -18,6 +18,7 @@ from backfill.core.policies.own_machines import Hopeless, OwnMachines
 from backfill.core.policies.scale import Scale
 from backfill.drivers.simulated.world import SimulatedWorld
 from backfill.drivers.store.memory import MemoryJournal
+from backfill.ports.errors import UnreachableError
 from backfill.sim.scenarios.rehearsal import Rehearsal
 from tests.simulation.policy_cluster import TWELVE, cluster, ended, play, policies, running
 
@@ -339,6 +340,27 @@ def test_idle_instances_make_room_for_a_machine_that_is_tried_again() -> None:
     run.policies = run.cycle.policies = replace(run.policies, scale=replace(scale, warm=2))
     run.until(lambda: any(not m.job for m in run.world.managed.values()), 25)
     run.until(lambda: ended(sim, job), 300)
+    assert sim.audit() == []
+
+
+@pytest.mark.parametrize("acts", [False, True])
+def test_a_pin_that_cannot_be_taken_away_is_tried_again_by_the_next_daemon(acts: bool) -> None:
+    """The record stays until Slurm has said that it is gone, whether the calls before did it or not."""
+    sim, run = begin()
+    job = sim.submit("htc", 10.0, comment=WORD)
+    run.until(lambda: running(sim, job), 60)
+    order = sim.faults.fail("unpin_job", UnreachableError("slurm", "no answer"), times=-1, acts=acts)
+    run.until(lambda: "UnpinJob" in {r.body.get("t") for r in run.journal.read()}, 90)
+    run.run(10.0)
+    assert state(run, job) is MachinesState.RECLAIMED
+    run.kill()
+    run.start()
+    run.run(10.0)
+    assert state(run, job) is MachinesState.RECLAIMED
+    order.end()
+    run.until(lambda: nothing_left(run, sim), 60)
+    other = sim.submit("htc", 5.0, comment=WORD)
+    run.until(lambda: ended(sim, other) and nothing_left(run, sim), 90)
     assert sim.audit() == []
 
 
