@@ -130,19 +130,14 @@ def test_work_moves_from_a_host_into_the_cloud(rig: DaemonRig, cloud: CloudHandl
 def test_a_job_has_servers_of_its_own_in_the_cloud(rig: DaemonRig, cloud: CloudHandle) -> None:
     """Two in its size, which know each other by name and say whose they are; nothing of them stays."""
     known = both(rig, cloud)
-    known["hosts"] = known["hosts"][1:]
     known["openstack"]["flavours"] = ["tiny", "small"]
     own = {"enabled": True, "networks": [{"name": "wire", "cloud": "nodes"}]}
     rig.restart(**known | {"limits": {"max_instances": 2, "max_per_host": 2}, "own_machines": own})
-    never = rig.submit("-p", "htc", "--comment=backfill-vm:cpus=1,mem=256,ivshmem=16", "--wrap", "true")
-    rig.until(lambda: "cannot share memory" in told(rig, never), what="the refusal of shared memory")
-    large = rig.submit("-p", "htc", "--comment=backfill-vm:cpus=2,mem=256", "--wrap", "true")
-    rig.until(lambda: "has no flavour with 2 CPUs" in told(rig, large), what="the refusal of a large machine")
     hosts = "for n in $(scontrol show hostnames); do getent hosts $n; done"
     says = f'scontrol update JobId=$SLURM_JOB_ID Comment="$({hosts} | tr -s " \\n" ,)"; sleep 3600'
     asks = "--comment=backfill-vm:cpus=1,mem=384,network=wire"
     job = rig.submit("-p", "htc", "-N", "2", "--ntasks-per-node=1", asks, "--wrap", says)
-    rig.until(lambda: "," in rig.show(job)["Comment"], LIMIT_S, "the addresses of its servers")
+    rig.until(lambda: rig.show(job)["Comment"].startswith("10."), LIMIT_S, "the addresses of its servers")
     names = rig.ctl("scontrol", "show", "hostnames", rig.show(job)["NodeList"]).split()
     pairs = [f"{rig.nodes()[name]['address'].split('/')[0]},{name}" for name in names]
     assert rig.show(job)["Comment"].strip(",") == ",".join(pairs)
@@ -151,15 +146,8 @@ def test_a_job_has_servers_of_its_own_in_the_cloud(rig: DaemonRig, cloud: CloudH
     notes = [(s.name, s.metadata["backfill_job"], s.metadata["backfill_user"]) for s in servers]
     assert sorted(notes) == [(name, job, "ada") for name in sorted(names)]
     assert {s.flavor["original_name"] for s in servers} == {"small"}
-    for gone in (job, never, large):
-        rig.cancel(gone)
+    rig.cancel(job)
     rig.until(lambda: not rig.nodes(), LIMIT_S, "the end of its servers")
-
-
-def told(rig: DaemonRig, job: str) -> str:
-    """What its AdminComment says."""
-    shown = rig.ctl("scontrol", "show", "job", job)
-    return next((line for line in shown.splitlines() if "AdminComment=" in line), "")
 
 
 def test_a_job_in_the_cloud_finds_no_key(rig: DaemonRig, cloud: CloudHandle) -> None:
