@@ -164,6 +164,12 @@ FOUND_LATER: tuple[tuple[int, int], ...] = (
     (20261208, 715),
     # The first reading of a daemon lacked a job on two nodes: the one that waited for the other was opened.
     (20261208, 789),
+    # Slurm showed no jobs as their host was taken: one that may not start over was given up by the ladder.
+    (20261209, 800),
+    # An old journal had an earlier run of a job stand still on the node on which the next one worked.
+    (20261209, 831),
+    # An admin lifted a drain, and slurmctld went down before anybody could drain it again.
+    (20261209, 735),
 )
 
 

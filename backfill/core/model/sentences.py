@@ -274,6 +274,7 @@ _CODES: dict[Code, str | Callable[[Mapping[str, Any]], str]] = {
     Code.JOBS_GO_ON: "its jobs are running again",
     Code.JOB_WAITS: "job {job} waits for {nodes}",
     Code.JOB_NOT_SHOWN: "Slurm has not shown job {job} on {node} yet",
+    Code.JOB_UNSEEN: "Slurm does not show job {job} now, so that nobody knows whether it may start over",
     Code.JOB_STILL_SEEN: "job {job} is still seen there",
     Code.JOB_RESUMED: (
         "somebody resumed it in Slurm, but its instance stands still: it is suspended again "

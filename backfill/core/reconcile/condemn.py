@@ -44,6 +44,10 @@ _OURS = frozenset({Cause.HALF})
 _BY_HOST = frozenset({Cause.LOST, Cause.VANISHED, Cause.REBOOTED})
 
 
+# The work is intact then and starts over elsewhere, which some jobs may not.
+_STARTS_OVER = frozenset({Cause.LADDER, Cause.UNSTOPPED, Cause.RECLAIMED})
+
+
 # Where the copy is known to be of no use, so that a job that may not start over has to end.
 COPY_IS_LOST = frozenset(Cause) - {Cause.LADDER, Cause.UNSTOPPED, Cause.RECLAIMED, Cause.STRANGER}
 
@@ -139,9 +143,14 @@ def _decided(node: ManagedNode, cause: Cause) -> bool:
 
 def _unsure(builder: PlanBuilder, node: ManagedNode, cause: Cause, reason: str) -> Reason | None:
     """Return what is missing for certainty, if anything. Counts the readings."""
+    world, known = builder.world, node.suspicion
+    if cause in _STARTS_OVER:
+        unseen = next((held.id for held in work_on(builder, node) if held.id not in world.jobs), None)
+        if unseen is not None:  # nobody knows whether it may start over
+            builder.awaits(Topic.READING)
+            return because(Code.JOB_UNSEEN, job=unseen)
     if cause in _ORDERS or cause in _OURS:
         return None
-    world, known = builder.world, node.suspicion
     source = node.host if cause in _BY_HOST else "slurm"
     since_s = world.sighted_since_s if source == "slurm" else 0.0
     needed_s = _needed_s(builder, node, cause)
@@ -320,13 +329,14 @@ def over(builder: PlanBuilder, node: ManagedNode) -> None:
 
 
 def _awaits_others(builder: PlanBuilder, node: ManagedNode, reason: str) -> bool:
-    """Return True if jobs are on it that came after those that stood still: their end is waited for.
+    """Return True if runs of jobs are on it that came after those that stood still: their end is waited for.
 
-    Somebody lifted its drain. Where it runs again they are at work; where it does not, Slurm sees
-    soon enough that it cannot start them.
+    Somebody lifted its drain, or our own record is older than they are. Where it runs again they are at
+    work; where it does not, Slurm sees soon enough that it cannot start them.
     """
-    known = {held.id for held in node.held}
-    jobs = tuple(j.id for j in builder.world.jobs_on(node.name) if j.active and j.id not in known)
+    known = {(held.id, held.restarts) for held in node.held}
+    there = builder.world.jobs_on(node.name)
+    jobs = tuple(j.id for j in there if j.active and (j.id, j.restarts) not in known)
     if jobs:
         builder.refuse(node.name, Goal.REMOVAL, because(Code.MAY_HAVE_JOBS, jobs=jobs).after(reason))
     return bool(jobs)

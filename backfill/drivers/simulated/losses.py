@@ -161,12 +161,14 @@ class Losses:
     def before_start(self, job: SimJob) -> None:
         """CPUs of a job that we suspended are not for another: both would go on at once.
 
-        Who lifts our drain opens them, until we have had time to read that and to close them again.
+        Who lifts our drain opens them, until we have had time to read that and to close them again,
+        for which slurmctld has to be up.
         """
         for name in job.nodes:
             node = self._books.nodes[name]
             now_s = self._events.now_s
-            if node.opened_s is not None and now_s < node.opened_s + _REACTS_S:
+            seen_s = None if node.opened_s is None else max(node.opened_s, self._books.up_since_s)
+            if seen_s is not None and now_s < seen_s + _REACTS_S:
                 continue
             others = [j for j in node.jobs.values() if j.suspended_here and j is not job]
             used = node.cpus_used + sum(j.cpus_per_node for j in others)

@@ -20,7 +20,7 @@ from backfill.drivers.store.codec import WORDS
 FORMATS = (
     (1, ""),  # plain text; before fingerprints were taken
     (2, "9532352ca33e57c1"),
-    (3, "1ef3710faf9afa35"),
+    (3, "65b92f248c5aeeea"),
 )
 VERSION = FORMATS[-1][0]
 

@@ -106,8 +106,8 @@ def _judged(outside: Outside, action: act.DeleteInstance, here: list[Job]) -> Re
     verdict = judge(action.subject, held, jobs, now_s)
     if action.cause is Cause.STALE and not verdict.stale:
         return because(Code.NO_OTHER_RUN)
-    known = {h.id for h in held}
-    shown = [h.id for h in verdict.keep] or [j.id for j in here if j.id not in known]
+    known = {(h.id, h.restarts) for h in held}
+    shown = [h.id for h in verdict.keep] or [j.id for j in here if (j.id, j.restarts) not in known]
     return because(Code.JOB_SHOWN, job=shown[0]) if shown else None
 
 
