@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -15,7 +16,7 @@ from backfill.drivers.openstack.api.shortage import is_no_room
 from backfill.drivers.openstack.capacity import Gauge
 from backfill.drivers.openstack.provider import OpenStackProvider
 from backfill.drivers.openstack.settings import CloudPlace, Guest, OpenStackConfig, Patience, Shape
-from backfill.ports.errors import NotFoundError, RefusedError
+from backfill.ports.errors import BadOutputError, NotFoundError, RefusedError
 
 LATE_S = 60.0
 SHAPE = Shape(("tiny",), "nodes")
@@ -214,3 +215,43 @@ def test_servers_of_a_host_that_has_another_name_now_are_told_of_once(
         provider.observe("east")
     (told,) = caplog.messages
     assert told.startswith("cloud east: vn1 (pool), vn2 (pool) carry the name of a host")
+
+
+@pytest.mark.parametrize("body", [{}, {"versions": [{"id": "v2.0"}]}, {"networks": None}])
+def test_an_answer_without_the_list_says_nothing_of_what_is_there(body: dict[str, Any]) -> None:
+    """A gateway may answer in a service's place: neither a network nor a server is gone by that."""
+    link = MemoryLink()
+    link.pages["/networks"] = body
+    with pytest.raises(BadOutputError, match="no list of them"):
+        id_of(link, "network", "network", "lan", "vn1")
+    link.pages["/networks"] = {"networks": []}
+    with pytest.raises(RefusedError, match="has no network of this name"):
+        id_of(link, "network", "network", "lan", "vn1")
+    link.pages["/servers/detail"] = body
+    with pytest.raises(BadOutputError, match="no list of them"):
+        Board(link, "c1", Patience()).fresh()
+
+
+def test_threads_that_come_first_sign_in_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two connections would each look for the services anew, and one would never be closed."""
+    link, made = ApiLink("east", "", Patience()), list[object]()
+    both, inside = threading.Barrier(2), threading.Barrier(2)
+
+    def connect() -> object:
+        with suppress(threading.BrokenBarrierError):
+            inside.wait(0.5)  # for the other one, who is not to come
+        made.append(object())
+        return made[-1]
+
+    monkeypatch.setattr(link, "_connect", connect)
+
+    def ask() -> None:
+        both.wait(LATE_S)
+        link._connected()
+
+    threads = [threading.Thread(target=ask) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(LATE_S)
+    assert len(made) == 1

@@ -172,7 +172,7 @@ class Board:
         marker: dict[str, str] = {}
         while True:
             answer = self._link.get("compute", "/servers/detail", "servers", **query, **marker)
-            page: list[Server] = answer.body.get("servers", [])
+            page: list[Server] = answer.entries("servers")
             yield page, answer.date
             if not page or not answer.body.get("servers_links"):
                 return

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import random
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -35,6 +36,13 @@ class Answer:
     def __init__(self, body: Body, date: str) -> None:
         self.body, self.date = body, date
 
+    def entries(self, key: str) -> list[Body]:
+        """Return the list of this name; BadOutputError if there is none, which is not an empty one."""
+        found = self.body.get(key)
+        if not isinstance(found, list):
+            raise BadOutputError(key, f"the cloud's answer has no list of them, but {sorted(self.body)}")
+        return found
+
 
 class ApiLink:
     """One entry of clouds.yaml. Safe from several threads; connects on first use."""
@@ -49,6 +57,7 @@ class ApiLink:
         self._jitter = random.Random(cloud)  # noqa: S311 - spreads retries, hides nothing
         self._connection: Connection | None = None
         self._refused: tuple[float, Exception | None] = (0.0, None)  # until when, why
+        self._connecting = threading.Lock()  # one at a time: whoever comes meanwhile gets the same
 
     def get(self, service: str, path: str, subject: str, **query: str) -> Answer:
         """Read; repeated with growing pauses while the service is overloaded or restarts."""
@@ -149,17 +158,18 @@ class ApiLink:
             self._connection = None
 
     def _connected(self) -> Connection:
-        if self._connection is None:
-            until_s, refusal = self._refused
-            if refusal is not None and time.monotonic() < until_s:
-                raise refusal
-            try:
-                self._connection = self._connect()
-            except (*FOREIGN, DriverError) as error:
-                if not translate(error, self.cloud, self.cloud).retry:
-                    self._refused = (time.monotonic() + _REFUSED_REST_S, error)
-                raise
-        return self._connection
+        with self._connecting:
+            if self._connection is None:
+                until_s, refusal = self._refused
+                if refusal is not None and time.monotonic() < until_s:
+                    raise refusal
+                try:
+                    self._connection = self._connect()
+                except (*FOREIGN, DriverError) as error:
+                    if not translate(error, self.cloud, self.cloud).retry:
+                        self._refused = (time.monotonic() + _REFUSED_REST_S, error)
+                    raise
+            return self._connection
 
     def _connect(self) -> Connection:
         """Sign in, so that a mistake in clouds.yaml is told as one, and not by a later request."""

@@ -19,7 +19,7 @@ def id_of(link: ApiLink, service: str, kind: str, name: str, subject: str) -> st
     """Find the id of the one called `name`, or with that id; RefusedError if there is none."""
     # Lists come in pages, Glance's of 25; only Nova's flavours cannot be asked for by name.
     query = {} if service == "compute" else {"name": name}
-    listed = link.get(service, f"/{kind}s", subject, **query).body.get(f"{kind}s", [])
+    listed = link.get(service, f"/{kind}s", subject, **query).entries(f"{kind}s")
     found = [entry for entry in listed if name in (entry["id"], entry["name"])]
     if kind == "network" and len(found) > 1:
         # An administrator sees those of all projects.
@@ -61,7 +61,7 @@ def own_group(link: ApiLink, name: str, network: str, subject: str) -> str:
         return ""
     query = {"name": name, "project_id": link.project_id(subject)}
     try:
-        listed = link.get("network", "/security-groups", subject, **query).body["security_groups"]
+        listed = link.get("network", "/security-groups", subject, **query).entries("security_groups")
     except NotFoundError:  # a network service without this extension
         return ""
     return str(listed[0]["id"]) if listed else ""

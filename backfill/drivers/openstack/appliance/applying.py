@@ -133,7 +133,7 @@ def _check(resource: Resource, found: Properties | None, network: Properties | N
 
 def _check_empty(link: ApiLink, network: str, wanted: Appliance) -> None:
     query = {"network_id": network}
-    ports = link.get("network", "/ports", wanted.network, **query).body.get("ports", [])
+    ports = link.get("network", "/ports", wanted.network, **query).entries("ports")
     own = f"{appliance_name(wanted.name)}-controller"
     others = [
         port["name"] or port["id"]
@@ -190,7 +190,7 @@ def _find(link: ApiLink, resource: Resource) -> Properties | None:
     if service == "network":
         query["project_id"] = link.project_id(resource.name)
     try:
-        listed = link.get(service, path, resource.name, **query).body.get(f"{key}s", [])
+        listed = link.get(service, path, resource.name, **query).entries(f"{key}s")
     except NotFoundError as error:
         if resource.kind != _ROUTER:
             raise
@@ -261,7 +261,7 @@ def _base64(text: str) -> str:
 
 def _plugged(link: ApiLink, router: str) -> set[str]:
     """Subnets in which the router has a port."""
-    ports = link.get("network", "/ports", "router", device_id=router).body.get("ports", [])
+    ports = link.get("network", "/ports", "router", device_id=router).entries("ports")
     return {ip["subnet_id"] for port in ports for ip in port.get("fixed_ips", [])}
 
 

@@ -110,7 +110,7 @@ def _is_there(cloud: Cloud, spec: InstanceSpec) -> bool:
 def by_name(cloud: Cloud, name: str) -> list[Server]:
     """Every server of exactly this name in the project, ours or not, the oldest first."""
     answer = cloud.link.get("compute", "/servers/detail", name, name=f"^{name}$")
-    found = [s for s in answer.body.get("servers", []) if s.get("status") not in GONE]
+    found = [s for s in answer.entries("servers") if s.get("status") not in GONE]
     on_board = [s for s in cloud.board.fresh().values() if s["name"] == name]
     listed = {s["id"] for s in found}
     return sorted(
@@ -162,7 +162,7 @@ def _group(cloud: Cloud, subject: str) -> str:
     """Return the server group that spreads our servers; make it when there is none."""
     name, policy = cluster_tag(cloud.config.cluster), cloud.config.shape.group_policy
     with cloud.grouping:
-        listed = cloud.link.get("compute", "/os-server-groups", subject).body["server_groups"]
+        listed = cloud.link.get("compute", "/os-server-groups", subject).entries("server_groups")
         for group in listed:
             if group["name"] == name and group[_GROUP_VERSIONED] == policy:
                 return str(group["id"])
@@ -220,7 +220,7 @@ def _look_for(cloud: Cloud, spec: InstanceSpec) -> str | None:
     attempt = 0
     while True:
         answer = cloud.link.get("compute", "/servers", spec.name, tags=unique_tag(spec.tag))
-        found: list[dict[str, Any]] = answer.body.get("servers", [])
+        found = answer.entries("servers")
         if found:
             return str(found[0]["id"])
         if time.monotonic() > deadline_s:

@@ -125,7 +125,7 @@ def cancel(cloud: Cloud, host: str, name: str) -> None:
     if server["status"] != "MIGRATING" and server.get(TASK) != "migrating":
         return
     path = f"/servers/{server['id']}/migrations"
-    for move in cloud.link.get("compute", path, name).body.get("migrations", []):
+    for move in cloud.link.get("compute", path, name).entries("migrations"):
         try:
             cloud.link.delete("compute", f"{path}/{move['id']}", name)
         except NotFoundError:

@@ -80,7 +80,7 @@ def _delete(cloud: Cloud, port: Port, subject: str) -> None:
 def _find(cloud: Cloud, name: str) -> Port | None:
     # An administrator sees those of all projects, where another cluster may have our name.
     query = {"name": name_of(cloud.config.cluster, name), "project_id": cloud.link.project_id(name)}
-    found: list[Port] = cloud.link.get("network", "/ports", name, **query).body.get("ports", [])
+    found: list[Port] = cloud.link.get("network", "/ports", name, **query).entries("ports")
     return found[0] if found else None
 
 
