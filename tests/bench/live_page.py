@@ -3,7 +3,8 @@
 Half of the nodes are hosts, half of them instances on these. The daemon's own answers are asked for by a
 real `backfill web`; nothing runs in that cluster, so that only what is measured works. Prints one line of
 JSON last: from the timeline's answer to the first picture, milliseconds per frame while it is dragged and
-as a ratio to the 16.7 ms of 60 per second, megabytes of JavaScript's heap and of the service.
+as a ratio to the 16.7 ms of 60 per second, megabytes of JavaScript's heap and of the service, seconds of a
+scrape of its metrics, and how many series these are.
 """
 
 from __future__ import annotations
@@ -13,6 +14,8 @@ import random
 import sys
 import tempfile
 import threading
+import time
+import urllib.request
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from operator import itemgetter
@@ -43,6 +46,7 @@ from tests.unit.web_service import CY, Names, with_roles
 NODES = int(os.environ.get("BACKFILL_NODES", "10000"))
 JOBS = int(os.environ.get("BACKFILL_JOBS", "100000"))
 _EVENTS = 20_000  # as many as the service remembers
+_SCRAPES = 10
 _NOW_S = 1_700_000_000.0
 _HOURS_S = 6 * 3600.0
 # When the picture is there for the first time: from then on the legend has its entries.
@@ -155,6 +159,23 @@ def _looked_at(tab: Page, address: str) -> dict[str, object]:
     return found
 
 
+def _scraped(address: str) -> dict[str, object]:
+    """Ask for the metrics as Prometheus does; an answer is kept for a second, so each is a fresh one."""
+    took_s, text = [], ""
+    for _ in range(_SCRAPES):
+        time.sleep(1.1)
+        began_s = time.perf_counter()
+        with urllib.request.urlopen(address) as answer:
+            text = answer.read().decode()
+        took_s.append(time.perf_counter() - began_s)
+    series = [line for line in text.splitlines() if not line.startswith("#")]
+    return {
+        "scrape_s": round(median(took_s), 4),
+        "longest_scrape_s": round(max(took_s), 4),
+        "series": len(series),
+    }
+
+
 def main() -> int:
     """Build, serve, look."""
     daemon = _filled()
@@ -164,6 +185,7 @@ def main() -> int:
         with running(sys.executable, "-m", "backfill", "web", *listen) as web, page(Path(name, "b")) as tab:
             awaited(port)
             figures = _looked_at(tab, f"http://127.0.0.1:{port}/")
+            figures |= _scraped(f"http://127.0.0.1:{port}/metrics")
             figures["web_memory_mb"] = round(memory_mb(web.pid), 1)
     result(nodes=NODES, jobs=JOBS, **figures)
     return 0
