@@ -230,6 +230,14 @@ def crowd_of(sim: SimulatedWorld) -> int:
     return max((count for name, count in held.items() if name.startswith("vn")), default=0)
 
 
+def uncrowded_until_ended(sim: SimulatedWorld, *highs: str) -> None:
+    """Go on step by step until these have ended; no virtual node is ever held by two jobs."""
+    while not ended(sim, *highs):
+        assert sim.next_s is not None
+        sim.step_to(sim.next_s)
+        assert crowd_of(sim) <= 1
+
+
 def test_the_other_node_of_a_stopped_job_takes_no_second_job() -> None:
     """One of two nodes is paused: the other is kept for the job, and both go on together."""
     sim, run, low = wide()
@@ -254,10 +262,7 @@ def test_no_node_is_free_for_a_moment() -> None:
     highs = []
     for host in ("bm1", "bm2"):
         highs.append(sim.submit("batch", 30.0, required_nodes=(host,)))
-        while not ended(sim, *highs):
-            assert sim.next_s is not None
-            sim.step_to(sim.next_s)
-            assert crowd_of(sim) <= 1
+        uncrowded_until_ended(sim, *highs)
     run.until(lambda: ended(sim, low, *others), 900)
     assert sim.job(low).restarts == 0
     assert sim.audit() == []
@@ -355,10 +360,7 @@ def test_the_other_node_is_closed_also_while_slurm_does_not_show_it() -> None:
     run.world.apply(ch.NodeGone("vn2", run.now_s))
     others = [sim.submit("htc", 20.0) for _ in range(2)]
     high = sim.submit("batch", 30.0, required_nodes=(run.world.managed["vn1"].host,))
-    while not ended(sim, high):
-        assert sim.next_s is not None
-        sim.step_to(sim.next_s)
-        assert crowd_of(sim) <= 1
+    uncrowded_until_ended(sim, high)
     run.until(lambda: ended(sim, low, *others), 900)
     assert sim.job(low).restarts == 0
     assert sim.audit() == []
@@ -373,10 +375,7 @@ def test_a_daemon_that_is_told_of_no_job_at_its_start_opens_no_node_that_one_wai
     run.kill()
     sim.faults.misread(Odd.HALF, times=2)
     run.start()
-    while not ended(sim, high):
-        assert sim.next_s is not None
-        sim.step_to(sim.next_s)
-        assert crowd_of(sim) <= 1
+    uncrowded_until_ended(sim, high)
     run.until(lambda: ended(sim, low, *others), 900)
     assert sim.job(low).restarts == 0
     assert sim.audit() == []
