@@ -91,6 +91,17 @@ def test_speeds_are_those_of_the_process_whatever_else_the_machine_does(
     assert [(trial.mb_s, trial.share < 0.1) for trial in packing.measure(sample)] == [(2.0, True)] * 2
 
 
+def test_a_packer_that_hangs_is_ended_and_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    program, sample = tmp_path / "zstd", tmp_path / "sample"
+    program.write_text("#!/bin/sh\nexec sleep 600\n")
+    program.chmod(0o755)
+    sample.write_bytes(b"memory" * 1000)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    monkeypatch.setattr(packing, "_LIMIT_S", 0.1)
+    with pytest.raises(BadOutputError, match="zstd failed"):
+        packing.measure(sample)
+
+
 @pytest.mark.parametrize("part", ["memory", "disk"])
 def test_a_damaged_file_is_named(store: Store, part: str) -> None:
     """One byte is enough."""

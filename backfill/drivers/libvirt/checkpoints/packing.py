@@ -6,6 +6,7 @@ import hashlib
 import os
 import subprocess
 import tempfile
+import threading
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
@@ -83,7 +84,10 @@ def _timed(subject: str, arguments: list[str], source: IO[bytes], target: IO[byt
             child = subprocess.Popen(["zstd", "-q", *arguments], stdin=source, stdout=target, stderr=said)
         except OSError as error:
             raise _missing(subject, error) from error
+        late = threading.Timer(_LIMIT_S, child.kill)
+        late.start()
         _, status, usage = os.wait4(child.pid, 0)
+        late.cancel()
         child.returncode = os.waitstatus_to_exitcode(status)
         said.seek(0)
         _check(subject, child.returncode, said.read())
