@@ -8,8 +8,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from backfill.core.model.cluster import Job, JobState
-from backfill.core.model.lifecycle import ManagedNode, Phase
+from backfill.core.model.cluster import JobState
+from backfill.core.model.lifecycle import HeldJob, ManagedNode, Phase, RefusedSuspend
 from backfill.core.model.sentences import why
 from backfill.core.policies.ladder import Rung, RungRule
 from backfill.core.policies.scale import Scale
@@ -17,7 +17,7 @@ from backfill.core.reconcile.held_jobs import mark
 from backfill.drivers.simulated.world import SimulatedWorld
 from backfill.drivers.store.memory import MemoryJournal
 from backfill.sim.scenarios.rehearsal import Rehearsal
-from tests.property.days import Day, policies
+from tests.property.days import TWELVE, Day, policies
 
 PAUSE = (RungRule(Rung.PAUSE, within_s=1.0), RungRule(Rung.REQUEUE))
 
@@ -159,15 +159,43 @@ def test_a_job_of_another_run_makes_the_copy_stale() -> None:
     assert [v for v in day.sim.audit() if v.kind == "twice"] == []
 
 
+@pytest.mark.parametrize("known", [True, False], ids=["of before the stop", "none"])
+def test_a_job_given_back_from_beside_another_never_runs_on_in_their_copy(known: bool) -> None:
+    """Two stood still in one memory, and one was put back into the queue: only the drain still tells."""
+    two = replace(TWELVE, flavour=replace(TWELVE.flavour, cpus=2))
+    ladder = (RungRule(Rung.PAUSE, within_s=1.0, for_s=120.0), RungRule(Rung.REQUEUE))
+    day = Day(policies(ladder, instances=two))
+    lows = [day.sim.submit("htc", 300.0) for _ in range(2)]
+    day.run.until(lambda: _running(day.sim, lows), 120.0)
+    day.run.run(5.0)
+    ((node,),) = {day.sim.job(low).nodes for low in lows}
+    backup = _copy(day.run) if known else MemoryJournal()
+    day.sim.submit("batch", 60.0, required_nodes=(day.run.world.managed[node].host,))
+    day.run.until(lambda: day.run.world.managed[node].phase is Phase.PARKED, 60.0)
+    day.run.kill()
+    day.sim.requeue_behind(lows[0], delay_s=1.0)
+    run = Rehearsal(day.sim, day.run.policies, backup)
+    run.run(60.0)
+    apart = [why(r) for r in run.cycle.last.refusals if r.subject == node]
+    assert any(f"job {lows[0]} " in reason for reason in apart), apart
+    run.run(1500.0)
+    assert all(day.sim.job(low).state is JobState.COMPLETED for low in lows)
+    assert day.sim.audit() == []
+
+
 def test_few_words_are_added_to_a_drain() -> None:
-    """None where every job is in its first run and nobody else's, and none where there are too many."""
+    """None where one job is in its first run and nobody else's; where there are too many, of those alone."""
     node = ManagedNode("vn1", "10.0.0.1/8", "bm1", 3, Phase.EVICTING, 1.0, 1.0)
-    job = Job("7", 7, "htc", JobState.RUNNING, nodes=("vn1",))
-    assert mark(node, [job], ()) == ""
-    again = replace(job, id="8_2", restarts=2)
-    assert mark(node, [job, again], ()) == " [3 holds 8_2:2]"
-    assert mark(node, [job, again], ("7",)) == " [3 holds 7:0* 8_2:2]"
-    assert mark(node, [again] * 65, ()) == ""
+    job, again = HeldJob("7", 0), HeldJob("8_2", 2)
+    will_not = RefusedSuspend("no", 1.0, ())
+    assert mark(node, [job]) == ""
+    assert mark(node, [again]) == " [3 holds 8_2:2]"
+    assert mark(node, [replace(job, ours=False)]) == " [3 holds 7:0*]"
+    assert mark(node, [replace(job, ours=False, refused=will_not)]) == ""
+    assert mark(node, [job, again]) == " [3 holds 7:0 8_2:2]"
+    assert mark(node, [replace(job, ours=False), again]) == " [3 holds 7:0* 8_2:2]"
+    assert mark(node, [*[job] * 64, again]) == " [3 holds 8_2:2]"
+    assert mark(node, [again] * 65) == ""
 
 
 def test_a_job_on_an_instance_that_the_policy_file_does_not_name_is_kept() -> None:

@@ -16,6 +16,7 @@ from backfill.core.placement import find_host
 from backfill.core.policies.ladder import Rung, RungRule
 from backfill.core.policy import Proof
 from backfill.core.reconcile.builder import PlanBuilder, Progress, ladder_of
+from backfill.core.reconcile.held_jobs import unrecorded
 from backfill.core.reconcile.pressure import capacity, hold_back, wanted_on, why_taken
 from backfill.core.world import World
 
@@ -352,8 +353,11 @@ def begin_eviction(
     if course.why is not None:
         reason = f"{reason}; {sentence(course.why)}"
     stop = _stop(builder, course, cause, doomed=doomed or node.doomed)
-    returning = node.phase is Phase.RETURNING and not builder.stopped(builder.instance(node))
-    builder.become(node, Phase.EVICTING, reason, stop=stop, **(interrupted(node) if returning else {}))
+    stopped = builder.stopped(builder.instance(node))
+    fields = interrupted(node) if node.phase is Phase.RETURNING and not stopped else {}
+    if stopped and node.stop is None:
+        fields = {"held": (*node.held, *unrecorded(builder, node))}
+    builder.become(node, Phase.EVICTING, reason, stop=stop, **fields)
 
 
 # By why a host is taken: who takes it.

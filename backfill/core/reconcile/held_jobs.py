@@ -99,13 +99,6 @@ def _ours(builder: PlanBuilder, node: ManagedNode, job: Job) -> bool:
     return any(_held_by(m, job).ours for m in fellows(builder, node, job))
 
 
-def others_suspended(builder: PlanBuilder, node: ManagedNode, jobs: Iterable[Job]) -> frozenset[str]:
-    """Return ids of the jobs that somebody else suspended."""
-    known = {held.id: held.ours for held in node.held}
-    stopped = [job for job in jobs if job.state is JobState.SUSPENDED]
-    return frozenset(j.id for j in stopped if not known.get(j.id, _ours(builder, node, j)))
-
-
 def taken_over(node: ManagedNode, jobs: Iterable[Job]) -> tuple[HeldJob, ...]:
     """Note that others resumed these jobs: suspended again, they are so by us."""
     return _taken_over(node.held, {job.id for job in jobs})
@@ -249,28 +242,27 @@ def show(builder: PlanBuilder, node: ManagedNode) -> bool:
     return False
 
 
-# What the drain reason says of jobs that were requeued, or suspended by others, before they were
-# frozen: generation of the instance, and each job with its restarts, and a star if it is theirs.
+# What the drain reason says of the jobs that stand still there: generation of the instance, and each
+# job with its restarts, and a star if others suspended it before.
 _MARK = re.compile(r" \[(\d+) holds ((?:\S+:\d+\*? ?)+)\]$")
 
 
 _MOST_MARKED = 64
 
 
-def mark(node: ManagedNode, jobs: Iterable[Job], theirs: Collection[str]) -> str:
+def mark(node: ManagedNode, held: Collection[HeldJob]) -> str:
     """Return what a drain reason has to say beside the reason, so that it is known without a journal.
 
     Of which run of a job a stopped instance holds the copy is known to us alone, and so is who
-    suspended it. A job that was never requeued has had no other run. `theirs`: ids of those that
-    others suspended.
+    suspended it. One job that was never requeued has had no other run. Of several each is named:
+    one may be given back while the others wait, and its copy stands still beside them for good.
     """
-    marked = [
-        f"{job.id}:{job.restarts}" + "*" * (job.id in theirs)
-        for job in jobs
-        if job.active and (job.restarts or job.id in theirs)
-    ]
-    if not marked or len(marked) > _MOST_MARKED:
+    told = [one for one in held if one.restarts or not (one.ours or one.refused)]
+    if 1 < len(held) <= _MOST_MARKED:
+        told = list(held)
+    if not told or len(told) > _MOST_MARKED:
         return ""
+    marked = (f"{one.id}:{one.restarts}" + "*" * (not one.ours and not one.refused) for one in told)
     return f" [{node.generation} holds {' '.join(marked)}]"
 
 
@@ -298,6 +290,13 @@ def frozen_in(builder: PlanBuilder, instance: Instance) -> tuple[HeldJob, ...]:
     here = [j for j in builder.world.jobs_on(instance.name) if j.active and j.id not in marked]
     found = (HeldJob(j.id, j.restarts, ours=_stopped_by_us(seen, j), sure=not j.restarts) for j in here)
     return (*marked.values(), *found)
+
+
+def unrecorded(builder: PlanBuilder, node: ManagedNode) -> tuple[HeldJob, ...]:
+    """Return what its drain names of a stop that the record does not know, as an old journal has it."""
+    told = marked_in(builder.world.nodes.get(node.name), node.generation)
+    known = {held.id for held in node.held}
+    return tuple(held for held in told.values() if held.id not in known)
 
 
 def unknown_to(builder: PlanBuilder, node: ManagedNode, instance: Instance) -> tuple[HeldJob, ...]:
@@ -336,18 +335,24 @@ def still_ours(builder: PlanBuilder, node: ManagedNode) -> tuple[HeldJob, ...]:
     )
 
 
-def mark_anew(builder: PlanBuilder, node: ManagedNode, seen: Node, held: Iterable[HeldJob]) -> None:
+def mark_anew(builder: PlanBuilder, node: ManagedNode, seen: Node, held: Collection[HeldJob]) -> None:
     """Have its drain tell of these jobs; what came after it, or changed since, would else be ours alone.
 
     Once, and nothing waits for it: only a daemon without its journal ever asks.
     """
-    ours = {(one.id, one.restarts): one.ours for one in held if not one.refused}
-    jobs = [job for job in builder.world.jobs_on(node.name) if (job.id, job.restarts) in ours]
-    text = mark(node, jobs, {job_id for (job_id, _), by_us in ours.items() if not by_us})
     told = _MARK.search(seen.reason)
-    if seen.drained_by_us and text != ("" if told is None else told[0]):
-        reason = f"{OUR_REASON} {node.reason}{text}"
-        builder.do(DrainNode(subject=node.name, generation=node.generation, reason=reason))
+    if seen.drained_by_us and mark(node, held) != ("" if told is None else told[0]):
+        builder.do(_drain(node, held))
+
+
+def _drain(node: ManagedNode, held: Collection[HeldJob]) -> DrainNode:
+    reason = f"{OUR_REASON} {node.reason}{mark(node, held)}"
+    return DrainNode(subject=node.name, generation=node.generation, reason=reason)
+
+
+def put_drain_back(builder: PlanBuilder, node: ManagedNode) -> None:
+    """Drain a stopped node that others have opened, with what the drain told before."""
+    builder.insist(_drain(node, node.held), Goal.DRAIN)
 
 
 _RETURN = tuple(f"{kind.__name__}:" for kind in (KickJob, ResumeJob, UndrainNode))
@@ -360,12 +365,8 @@ def drained(builder: PlanBuilder, node: ManagedNode, seen: Node) -> bool:
     Slurm shows the node as drained no longer, the one that lifts the drain has been there already.
     """
     if not seen.drained:
-        jobs = builder.world.jobs_on(node.name)
-        frozen = mark(node, jobs, others_suspended(builder, node, jobs))
-        drain = DrainNode(
-            subject=node.name, generation=node.generation, reason=f"{OUR_REASON} {node.reason}{frozen}"
-        )
-        builder.insist(drain, Goal.DRAIN)
+        active = [job for job in builder.world.jobs_on(node.name) if job.active]
+        builder.insist(_drain(node, holding(builder, node, active)), Goal.DRAIN)
         return False
     calls = builder.world.operations_of(node.name)
     return not any(call.running and call.key.startswith(_RETURN) for call in calls)

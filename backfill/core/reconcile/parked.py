@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from backfill.core.lending import need_of
-from backfill.core.model.actions import DrainNode, MigrateInstance, RequeueJob
-from backfill.core.model.cluster import OUR_REASON, Job, JobState, Node, left_s
+from backfill.core.model.actions import MigrateInstance, RequeueJob
+from backfill.core.model.cluster import Job, JobState, Node, left_s
 from backfill.core.model.fence import Verdict, judge, unsure
 from backfill.core.model.fleet import Instance, InstanceState
 from backfill.core.model.lifecycle import Cause, HeldJob, ManagedNode, Phase, unwoken
@@ -28,6 +28,7 @@ from backfill.core.reconcile.held_jobs import (
     being_requeued,
     keep_alive,
     mark_anew,
+    put_drain_back,
     still_ours,
     suspend_jobs,
     taken_over,
@@ -128,8 +129,7 @@ def _put_right(builder: PlanBuilder, node: ManagedNode, kept: Sequence[HeldJob])
     if builder.blind or seen is None:
         return False
     if not seen.drained:
-        drain = DrainNode(subject=node.name, generation=node.generation, reason=f"{OUR_REASON} {node.reason}")
-        builder.insist(drain, Goal.DRAIN)
+        put_drain_back(builder, node)
     jobs = [builder.world.jobs[held.id] for held in kept if not held.refused]
     going = [job for job in jobs if job.state is JobState.RUNNING]
     if going:
