@@ -170,6 +170,10 @@ FOUND_LATER: tuple[tuple[int, int], ...] = (
     (20261209, 831),
     # An admin lifted a drain, and slurmctld went down before anybody could drain it again.
     (20261209, 735),
+    # One of two jobs in a stopped guest was given back, and an old journal knew nothing of its copy.
+    (20261210, 792),
+    # Slurm showed no job on a crashed guest as that was removed, and afterwards one that may not start over.
+    (20261210, 3220),
 )
 
 

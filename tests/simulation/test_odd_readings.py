@@ -16,6 +16,7 @@ from backfill.core.model.sentences import why
 from backfill.core.policies.ladder import Ladder, Rung, RungRule
 from backfill.core.policies.limits import Limits
 from backfill.core.policies.scale import Scale
+from backfill.drivers.simulated.faults import Odd
 from backfill.drivers.simulated.hypervisor.hardware import SimInstance
 from backfill.drivers.simulated.slurm.books import Manners
 from backfill.drivers.simulated.world import SimulatedWorld
@@ -55,6 +56,10 @@ def instances(sim: SimulatedWorld) -> list[SimInstance]:
     return [i for host in sim.hosts.values() for i in host.instances.values()]
 
 
+def instance_of(sim: SimulatedWorld, name: str) -> list[SimInstance]:
+    return [host.instances[name] for host in sim.hosts.values() if name in host.instances]
+
+
 def told(run: Rehearsal, subject: str) -> str:
     """What is not believed of it now."""
     found = [why(r) for r in run.cycle.last.refusals if r.subject == subject]
@@ -63,6 +68,22 @@ def told(run: Rehearsal, subject: str) -> str:
 
 def without_jobs(real: Callable[..., ClusterObservation]) -> Callable[..., ClusterObservation]:
     return lambda *names: replace(real(*names), jobs={})
+
+
+def test_a_job_that_was_not_shown_as_its_crashed_guest_went_ends_as_well() -> None:
+    """It may not start over, and nothing of it is left: it is ended, not shown as running for ever."""
+    sim, run, (low, _) = at_work(requeue=False, jobs=2)
+    (name,) = sim.job(low).nodes
+    sim.crash_instance(name)
+    run.run(9.0)
+    run.kill()
+    forgets = sim.faults.misread(Odd.NO_JOBS, times=-1, everywhere=True)
+    run.start()
+    run.until(lambda: run.world.managed[name].phase is Phase.REMOVING and not instance_of(sim, name), 10)
+    forgets.end()
+    run.until(lambda: sim.job(low).state is JobState.CANCELLED, 900)
+    run.until(lambda: name not in run.world.nodes, 60)
+    assert sim.audit() == []
 
 
 def test_a_job_that_was_forgotten_before_its_end_was_read_keeps_no_node_for_ever() -> None:

@@ -21,6 +21,7 @@ from backfill.core.reconcile.condemn import (
     forget_lost,
     forgotten,
     lost_with,
+    permit,
     requeue_of,
     work_on,
 )
@@ -216,11 +217,7 @@ def _give_back(builder: PlanBuilder, node: ManagedNode, job: Job) -> None:
         end_for_good(builder, node, job, reason, host)
         return
     if not job.requeue:
-        if node.condemned is None or node.condemned.cause not in COPY_IS_LOST:
-            builder.refuse(node.name, Goal.REMOVAL, because(Code.NO_REQUEUE_UNLOST, job=job.id))
-            return
-        if builder.do(cancel_of(node, job, reason, host)) is Progress.BEGUN:
-            tell(builder, node, (job.id,), f"ends, as it may not be requeued: {reason}")
+        _end_fixed(builder, node, job, reason, host)
         return
     progress = builder.do(requeue_of(node, job, reason, host))
     if progress is Progress.BEGUN:
@@ -230,6 +227,17 @@ def _give_back(builder: PlanBuilder, node: ManagedNode, job: Job) -> None:
             builder.refuse(node.name, Goal.REMOVAL, because(Code.JOB_STILL_SEEN, job=job.id))
             return  # it had ended, or ends with its node: the next reading shows that
         builder.do(DownNode(subject=node.name, generation=node.generation, reason=f"{OUR_REASON} {reason}"))
+
+
+def _end_fixed(builder: PlanBuilder, node: ManagedNode, job: Job, reason: str, host: str) -> None:
+    """End one that may not start over, once its copy is known to be lost."""
+    if node.condemned is None:
+        # Slurm did not show the job when its node went, and no host shows the copy: by that it ends.
+        permit(builder, node, Cause.VANISHED, node.reason)
+    elif node.condemned.cause not in COPY_IS_LOST:
+        builder.refuse(node.name, Goal.REMOVAL, because(Code.NO_REQUEUE_UNLOST, job=job.id))
+    elif builder.do(cancel_of(node, job, reason, host)) is Progress.BEGUN:
+        tell(builder, node, (job.id,), f"ends, as it may not be requeued: {reason}")
 
 
 def _over(builder: PlanBuilder, node: ManagedNode) -> None:
