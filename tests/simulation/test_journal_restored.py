@@ -17,7 +17,8 @@ from backfill.core.reconcile.held_jobs import mark
 from backfill.drivers.simulated.world import SimulatedWorld
 from backfill.drivers.store.memory import MemoryJournal
 from backfill.sim.scenarios.rehearsal import Rehearsal
-from tests.property.days import TWELVE, Day, policies
+from tests.property.days import Day, policies
+from tests.simulation.policy_cluster import TWELVE
 
 PAUSE = (RungRule(Rung.PAUSE, within_s=1.0), RungRule(Rung.REQUEUE))
 
