@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from datetime import UTC, datetime
 from functools import partial
 
 import pytest
@@ -436,3 +437,32 @@ def test_an_old_journal_counts_no_patience_of_a_pilot_at_work() -> None:
     anew.until(lambda: ended(run.sim, low), 1500)
     assert run.sim.job(low).restarts == 0
     assert run.sim.audit() == []
+
+
+EIGHT = datetime(2024, 5, 13, 8, tzinfo=UTC).timestamp()
+
+
+@pytest.mark.parametrize("most", ["0", "50%"])
+@pytest.mark.parametrize("for_s", [60.0, 1800.0])
+def test_a_budget_that_outlasts_patience_pauses_no_pilot_in_vain(for_s: float, most: str) -> None:
+    """Its end is known: a pilot that cannot wait for it goes back to the queue before it stands still.
+
+    Where some may work on, one of them may end, so that it is paused all the same.
+    """
+    sim = cluster(cpus=1, start_s=EIGHT - 60.0)
+    window = Budget(most, schedule="0 8 * * *", duration_s=for_s)
+    limits = Limits(max_instances=2, destroys_per_min=6)
+    rules = policies(workloads=pilots(PAUSE, REQUEUE), budgets=Budgets((window,)), limits=limits)
+    run = play(sim, rules)
+    lows = [sim.submit("htc", 900.0) for _ in range(2)]
+    run.until(lambda: running(sim, *lows), 50)
+    run.run(EIGHT + 5.0 - sim.now_s)
+    gone = [low for low in lows if sim.job(low).state is JobState.PENDING]
+    aside = [m for m in run.world.managed.values() if m.phase is Phase.PARKED]
+    in_vain = for_s > 100.0 and most == "0"
+    assert len(gone) == (2 if in_vain else 0)
+    assert len(aside) == (0 if in_vain else 2 if most == "0" else 1)
+    said = [str(r.body) for r in run.journal.read() if "a budget is expected to hold for" in str(r.body)]
+    assert said
+    run.until(lambda: all(sim.job(low).state is JobState.COMPLETED for low in lows), 9000)
+    assert sim.audit() == []

@@ -94,8 +94,8 @@ def _wanted_soon(facts: Mapping[str, Any]) -> str:
 
 def _stays(then: str) -> str:
     return (
-        "job {job} is expected to stay for {soon_s:.0f} to {late_s:.0f} s, and {workload} can stand still "
-        "for {left_s:.0f} s: " + then
+        "[job {job} is expected to stay][{budget} is expected to hold] for {soon_s:.0f} to {late_s:.0f} s, "
+        "and {workload} can stand still for {left_s:.0f} s: " + then
     )
 
 

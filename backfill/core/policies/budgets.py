@@ -70,6 +70,21 @@ class Budgets:
         ]
         return min(found, default=None)
 
+    def lifts_s(self, of: Of, whole: int, now_s: float) -> float | None:
+        """Return when more than now are allowed again; None: no ceiling holds now; infinity: never seen."""
+        most, at_s = self.ceiling(of, whole, now_s), now_s
+        if most is None:
+            return None
+        for _ in range(_CHANGES_AHEAD):
+            changes_s = self.changes_s(at_s)
+            if changes_s is None or changes_s <= at_s:
+                break
+            at_s = changes_s
+            then = self.ceiling(of, whole, at_s)
+            if then is None or then > most:
+                return at_s
+        return float("inf")
+
     def changes_s(self, now_s: float) -> float | None:
         """Return when the next budget begins or ceases to hold; None: never."""
         moments = []
@@ -80,6 +95,10 @@ class Budgets:
             if until_s is not None and until_s != float("inf"):
                 moments.append(until_s)
         return min(moments, default=None)
+
+
+# So many begins and ends of budgets are looked at, which is days ahead where they follow one another.
+_CHANGES_AHEAD = 16
 
 
 # A plan asks several times a second, and the answer is the same for a minute.

@@ -390,6 +390,12 @@ def budgets_change_s(world: World, policies: PolicySet) -> float:
     return 0.0 if at_s is None else at_s + world.ahead_s
 
 
+def budget_lifts_s(world: World, policies: PolicySet) -> float | None:
+    """Return when the budgets allow more instances at work than now, in our time; None: none says."""
+    at_s = policies.budgets.lifts_s(Of.INSTANCES, _whole(policies), world.clock_s)
+    return None if at_s is None else at_s + world.ahead_s
+
+
 def _whole(policies: PolicySet) -> int:
     return min(policies.limits.max_instances, len(policies.instances.names))
 

@@ -15,7 +15,7 @@ from backfill.core.model.sentences import sentence
 from backfill.core.placement import find_host
 from backfill.core.policies.ladder import Rung, RungRule
 from backfill.core.policy import Proof
-from backfill.core.reconcile.builder import PlanBuilder, Progress, ladder_of
+from backfill.core.reconcile.builder import PlanBuilder, Progress, budget_lifts_s, ladder_of, most_instances
 from backfill.core.reconcile.held_jobs import unrecorded
 from backfill.core.reconcile.pressure import capacity, hold_back, wanted_on, why_taken
 from backfill.core.world import World
@@ -100,7 +100,8 @@ class Course:
 class Stay:
     """When a job is expected to give a host back, by its time limit and its owner's habits.
 
-    A quarter of the owner's latest jobs would be gone by `soon_s`, nine in ten by `late_s`.
+    A quarter of the owner's latest jobs would be gone by `soon_s`, nine in ten by `late_s`. `job`
+    is empty for a budget: when it holds no more is certain, but another may make room before.
     """
 
     job: str
@@ -129,7 +130,7 @@ def _course(builder: PlanBuilder, node: ManagedNode) -> Course:
     ladder = builder.policies.ladder_of(found.name)
     if left_s is None or not ladder.rungs:
         return Course(found.name)
-    stay = stay_on(builder.world, node.host)
+    stay = _stay_of(builder, node)
     kinds = [rule.rung for rule in ladder.rungs]
     still = ladder.still or 0
     if stay is None:
@@ -183,7 +184,7 @@ def waits_after_all(builder: PlanBuilder, node: ManagedNode) -> bool:
     jobs = [job for job in builder.world.jobs_on(node.name) if job.active]
     left = [_left_s(builder, node, job) for job in jobs]
     left_s = min((one_s for one_s in left if one_s is not None), default=0.0)
-    stay = stay_on(builder.world, node.host)
+    stay = _stay_of(builder, node)
     if left_s <= 0.0 or (stay is not None and stay.soon_s > builder.now_s + left_s):
         return False
     kind = ladder.rule(still).rung
@@ -248,7 +249,8 @@ def _goes_on_slowly(builder: PlanBuilder, node: ManagedNode, kinds: list[Rung]) 
 def foreseen(builder: PlanBuilder, stay: Stay, workload: str, left_s: float, code: Code) -> Reason:
     """Return what was chosen for a stay, with what it was chosen by."""
     soon_s, late_s = (max(0.0, at_s - builder.now_s) for at_s in (stay.soon_s, stay.late_s))
-    return because(code, job=stay.job, workload=workload, soon_s=soon_s, late_s=late_s, left_s=left_s)
+    whose = {"job": stay.job} if stay.job else {"budget": "a budget"}
+    return because(code, **whose, workload=workload, soon_s=soon_s, late_s=late_s, left_s=left_s)
 
 
 def in_vain(
@@ -308,6 +310,26 @@ def stay_on(world: World, host: str) -> Stay | None:
     stays = [_stay(world, job) for job in found.values()]
     sure = [stay for stay in stays if stay is not None]
     return max(sure, key=lambda stay: stay.late_s) if sure and len(sure) == len(stays) else None
+
+
+def _stay_of(builder: PlanBuilder, node: ManagedNode) -> Stay | None:
+    """Return for how long the node is expected to have to be away; None: nobody knows."""
+    if builder.taken_from(node) or node.name in builder.world.closed:
+        return stay_on(builder.world, node.host)
+    if node.name not in builder.world.queue.above_budget and node.stopping.cause is not EvictionCause.BUDGET:
+        return stay_on(builder.world, node.host)
+    return _budget_stay(builder)
+
+
+def _budget_stay(builder: PlanBuilder) -> Stay | None:
+    """Return for how long a budget allows no more instances at work than now."""
+    most, lifts_s = (
+        most_instances(builder.world, builder.policies),
+        budget_lifts_s(builder.world, builder.policies),
+    )
+    if most is None or lifts_s is None:
+        return None
+    return Stay("", builder.now_s if most else lifts_s, lifts_s)
 
 
 # By so much the clocks of two machines may differ.

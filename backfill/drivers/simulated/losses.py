@@ -37,6 +37,7 @@ class Deed:
 
     `decided_s`: when it was begun. `order`: an admin's order that gives up what is there.
     `pressed`: why the instance has to leave its host, other than for what Slurm does there.
+    `barred_s`: until then a budget lets no instance work.
     """
 
     who: str
@@ -45,6 +46,7 @@ class Deed:
     policies: PolicySet | None = None
     order: str | None = None
     pressed: str | None = None
+    barred_s: float = 0.0
 
 
 # Who else calls the ports: a test, in an admin's place.
@@ -268,7 +270,8 @@ class Losses:
     def _patience_over(self, run: SimRun) -> bool:
         """Its workload says for how long it may stand still, and by the true time that is over.
 
-        It may as well be given back where somebody has the host who stays for longer than that.
+        It may as well be given back where somebody has the host who stays for longer than that, or
+        where nobody may work for so long.
         """
         policies, job = self._deed.policies, self._books.jobs[run.job]
         patience_s = None if policies is None else policies.workloads.patience_s(job.view())
@@ -280,7 +283,8 @@ class Losses:
             # Until its guest has answered after a stop nobody knows that its jobs go on.
             unheard_s = self._decided_s if machine.unheard_s is None else machine.unheard_s
             stood_s = max(stood_s, self._decided_s - unheard_s)
-            if stood_s >= patience_s - _STOPPING_S or self._taken_for_s(machine.host) > patience_s - stood_s:
+            kept_s = max(self._taken_for_s(machine.host), self._deed.barred_s - self._decided_s)
+            if stood_s >= patience_s - _STOPPING_S or kept_s > patience_s - stood_s:
                 return True
         return False
 

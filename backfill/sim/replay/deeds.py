@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from backfill.core.model import actions as act
+from backfill.core.policies.budgets import Budget, Of
 from backfill.core.policy import PolicySet
 from backfill.core.world import World
 from backfill.drivers.simulated.losses import Deed
@@ -19,7 +20,8 @@ def deed_of(action: act.DriverAction, world: World, policies: PolicySet, now_s: 
     if not isinstance(action, _ENDING):
         return Deed("the daemon", action.reason) if action.reason else _OF_LITTLE_WEIGHT
     order, pressed = _order(world, action.subject), _pressed(world, policies, action.subject)
-    return Deed("the daemon", action.reason, now_s, policies, order, pressed)
+    barred_s = _barred_s(world, policies, now_s)
+    return Deed("the daemon", action.reason, now_s, policies, order, pressed, barred_s)
 
 
 def _order(world: World, name: str) -> str | None:
@@ -32,6 +34,17 @@ def _order(world: World, name: str) -> str | None:
         if node is not None and node.doomed and host in world.burst:
             return f"room on {host} is wanted back: {node.reason}"
     return None
+
+
+def _barred_s(world: World, policies: PolicySet, now_s: float) -> float:
+    """Return until when a budget lets no instance work at all, by the true time."""
+    ends = [budget.until_s(world.clock_s) for budget in policies.budgets.windows if _bars_all(budget)]
+    left_s = max((end_s - world.clock_s for end_s in ends if end_s is not None), default=0.0)
+    return now_s + left_s
+
+
+def _bars_all(budget: Budget) -> bool:
+    return budget.of is Of.INSTANCES and budget.nodes.rstrip("%") == "0"
 
 
 def _pressed(world: World, policies: PolicySet, name: str) -> str | None:
