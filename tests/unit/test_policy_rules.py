@@ -246,6 +246,11 @@ def test_a_budget_holds_in_its_hours_and_the_lowest_counts() -> None:
     assert budgets.changes_s(noon) == at("2024-05-13 18:00")
     assert budgets.changes_s(night) == at("2024-05-14 08:00")
     assert Budgets((Budget("3"),)).changes_s(noon) is None
+    assert budgets.lifts_s(Of.INSTANCES, 10, noon) == at("2024-05-13 18:00")
+    assert budgets.lifts_s(Of.INSTANCES, 10, night) is None  # as the other begins before this ends
+    assert budgets.lifts_s(Of.DISRUPTIONS, 10, noon) is None
+    shifts = [Budget("0", schedule=f"0 {hour} * * *", duration_s=7200.0) for hour in (8, 9, 11)]
+    assert Budgets(tuple(shifts)).lifts_s(Of.INSTANCES, 10, at("2024-05-13 08:30")) == at("2024-05-13 13:00")
     assert Budget("3").until_s(noon) == inf
     assert Budget("3").allows(10) == 3
 

@@ -71,7 +71,7 @@ class Budgets:
         return min(found, default=None)
 
     def lifts_s(self, of: Of, whole: int, now_s: float) -> float | None:
-        """Return when more than now are allowed again; None: no ceiling holds now; infinity: never seen."""
+        """Return when more than now are allowed again; None: never that is known, or no ceiling holds."""
         most, at_s = self.ceiling(of, whole, now_s), now_s
         if most is None:
             return None
@@ -83,7 +83,7 @@ class Budgets:
             then = self.ceiling(of, whole, at_s)
             if then is None or then > most:
                 return at_s
-        return float("inf")
+        return None
 
     def changes_s(self, now_s: float) -> float | None:
         """Return when the next budget begins or ceases to hold; None: never."""

@@ -391,7 +391,7 @@ def budgets_change_s(world: World, policies: PolicySet) -> float:
 
 
 def budget_lifts_s(world: World, policies: PolicySet) -> float | None:
-    """Return when the budgets allow more instances at work than now, in our time; None: none says."""
+    """Return when the budgets allow more instances at work than now, in our time; None: not known."""
     at_s = policies.budgets.lifts_s(Of.INSTANCES, _whole(policies), world.clock_s)
     return None if at_s is None else at_s + world.ahead_s
 
