@@ -14,6 +14,7 @@ from backfill.core.model.fleet import InstanceState
 from backfill.core.model.lifecycle import Cause, Condemned, HeldJob, Phase, Suspicion
 from backfill.core.model.plan import SetNode
 from backfill.core.model.records import encode, remembered
+from backfill.core.model.refusals import Code
 from backfill.core.model.sentences import why
 from backfill.core.reconcile.builder import PlanBuilder
 from backfill.core.reconcile.planner import plan
@@ -109,14 +110,17 @@ def test_a_node_that_was_spared_still_knows_who_wanted_its_host() -> None:
 
 @pytest.mark.parametrize("cause", [None, *Cause])
 def test_a_job_that_may_not_start_anew_is_cancelled_only_when_its_copy_is_lost(cause: Cause | None) -> None:
-    """Not because a ladder, an owner of room, or a mistake let its node go."""
+    """Not because a ladder or an owner of room let its node go; after a mistake only by repeated readings."""
     gone = replace(PARKED, phase=Phase.REMOVING, condemned=None if cause is None else Condemned(cause, NOW_S))
     jobs = [replace(job(name), requeue=False) for name in ("7", "8")]
     world = world_of(gone, *jobs, places={})
     found = plan(world, POLICIES)
     cancelled = [a for a in found.actions if isinstance(a, CancelJob)]
     assert not [a for a in found.actions if isinstance(a, RequeueJob)]
-    if cause in (None, Cause.LADDER, Cause.UNSTOPPED, Cause.RECLAIMED, Cause.STRANGER):
+    if cause is None:
+        assert cancelled == []
+        assert any(r.code is Code.READ_MORE_OFTEN and r.subject == "vn1" for r in found.refusals)
+    elif cause in (Cause.LADDER, Cause.UNSTOPPED, Cause.RECLAIMED, Cause.STRANGER):
         assert cancelled == []
         assert any("submitted as --no-requeue" in why(r) for r in found.refusals)
     else:
