@@ -28,12 +28,12 @@ def running_cloud() -> CloudHandle:
 
 
 @functools.cache
-def cloud_with_guests() -> CloudHandle:
+def cloud_with_guests(with_heat: bool = False) -> CloudHandle:
     """A cloud with a compute host whose guests are real, for long tests only."""
     cloud = CloudHandle(f"test-guests-{os.getpid()}")
     cloud.down()
     atexit.register(cloud.down)
-    cloud.up(tied=True, real_guests=True)
+    cloud.up(tied=True, real_guests=True, with_heat=with_heat)
     return cloud
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 KEYSTONE = "http://127.0.0.1:5000/v3"
 SOCKET = "mariadb.sock"
 _PASSWORD = "admin"  # noqa: S105 - of a cloud that nobody outside its namespace can reach
-_AUTH = f"""auth_type = password
+AUTH = f"""auth_type = password
 auth_url = {KEYSTONE}
 username = admin
 password = {_PASSWORD}
@@ -17,10 +17,10 @@ project_name = admin
 user_domain_id = default
 project_domain_id = default
 """
-_TOKEN = f"""[keystone_authtoken]
+TOKEN = f"""[keystone_authtoken]
 www_authenticate_uri = {KEYSTONE}
 service_token_roles_required = false
-{_AUTH}"""
+{AUTH}"""
 DATABASES = ("keystone", "placement", "glance", "cinder", "neutron", "nova", "nova_api", "nova_cell0")
 _PLUGIN, _VOLUMES = "bindall", "filevolumes"
 # Devices of Nova's fake driver: one virtual function on each of two cards.
@@ -107,7 +107,7 @@ def _write_plugin(place: Path) -> None:
 def _write_clouds(path: Path) -> None:
     if path.exists():
         return
-    auth = dict(line.split(" = ") for line in _AUTH.strip().splitlines()[1:])
+    auth = dict(line.split(" = ") for line in AUTH.strip().splitlines()[1:])
     entry = {"auth": auth, "region_name": "RegionOne", "identity_api_version": 3}
     path.write_text(json.dumps({"clouds": {"admin": entry}}, indent=2) + "\n")
 
@@ -166,7 +166,7 @@ def _placement(root: Path) -> str:
     return f"""{_common(root, "placement", "placement_database")}
 [api]
 auth_strategy = keystone
-{_TOKEN}"""
+{TOKEN}"""
 
 
 def _glance(root: Path) -> str:
@@ -186,7 +186,7 @@ filesystem_store_datadir = {root}/staging
 filesystem_store_datadir = {root}/tasks
 [paste_deploy]
 flavor = keystone
-{_TOKEN}"""
+{TOKEN}"""
 
 
 def _cinder(root: Path) -> str:
@@ -208,7 +208,7 @@ volumes_dir = {root}/volumes
 connection = {database("cinder")}
 [oslo_concurrency]
 lock_path = {root}/locks
-{_TOKEN}"""
+{TOKEN}"""
 
 
 def _neutron(root: Path) -> str:
@@ -236,7 +236,7 @@ extension_drivers = port_security
 network_vlan_ranges = {PHYSICAL_NETWORK}:100:199
 [quotas]
 quota_port = -1
-{_TOKEN}"""
+{TOKEN}"""
 
 
 def _nova(root: Path, driver: str) -> str:
@@ -267,16 +267,16 @@ lock_path = {root}/locks
 driver = noop
 [placement]
 region_name = RegionOne
-{_AUTH}
+{AUTH}
 [service_user]
 send_service_user_token = true
-{_AUTH}
+{AUTH}
 [glance]
 region_name = RegionOne
 service_type = image
 [neutron]
 region_name = RegionOne
-{_AUTH}
+{AUTH}
 [pci]
 device_spec = {json.dumps(_DEVICES)}
 [cinder]
@@ -300,4 +300,4 @@ images_type = raw
 enabled = false
 [wsgi]
 api_paste_config = {root}/etc/nova/api-paste.ini
-{_TOKEN}"""
+{TOKEN}"""

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from backfill.lab import image
-from backfill.lab.cloud import environment, guests
+from backfill.lab.cloud import environment, guests, heat
 from backfill.lab.layout import SLURM_TOOLS_PATH
 from backfill.lab.spec import LabError, lab_root
 from backfill.lab.waiting import POLL_S, lock_holder, wait_until
@@ -74,15 +74,18 @@ class CloudHandle:
         tied: bool = False,
         computes: Sequence[str] = ("c1", "c2"),
         real_guests: bool = False,
+        with_heat: bool = False,
     ) -> None:
         """Start it and return when all services answer; `tied`: it ends with the caller.
 
         `real_guests`: with two compute hosts, each in a zone of its own, and their images.
+        `with_heat`: with Heat, which takes an environment of its own and some seconds more.
         """
         _check_machine()
         if real_guests:
             guests.check_machine()
         env = environment.ensure(progress)
+        orchestration = environment.ensure(progress, heat.LOCK) if with_heat else None
         seed = _ensure_seed(env, progress)
         self.dir.mkdir(parents=True, exist_ok=True)
         with (self.dir / "up.lock").open("w") as turn:
@@ -96,7 +99,7 @@ class CloudHandle:
                 subprocess.run(["cp", "-a", "--reflink=auto", seed / part, target], check=True)
             if real_guests:
                 guests.make_image(image.build(progress), self.dir / "guest")
-            _write_spec(self.dir, env, computes, real_guests)
+            _write_spec(self.dir, env, computes, real_guests, orchestration)
             try:
                 _launch(self.dir, tied)
                 _await(self.dir, "up", _UP_S, progress)
@@ -194,8 +197,20 @@ def _forget_old_seeds() -> None:
             shutil.rmtree(old.parent, ignore_errors=True)
 
 
-def _write_spec(directory: Path, env: Path, computes: Sequence[str], real_guests: bool = False) -> None:
-    spec = {"env": str(env), "driver": FAKE, "computes": list(computes), "guests": real_guests}
+def _write_spec(
+    directory: Path,
+    env: Path,
+    computes: Sequence[str],
+    real_guests: bool = False,
+    orchestration: Path | None = None,
+) -> None:
+    spec: dict[str, Any] = {
+        "env": str(env),
+        "driver": FAKE,
+        "computes": list(computes),
+        "guests": real_guests,
+        "heat": str(orchestration or ""),
+    }
     (directory / "cloud.json").write_text(json.dumps(spec) + "\n")
 
 

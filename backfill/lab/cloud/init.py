@@ -19,7 +19,7 @@ from pathlib import Path
 from select import select
 from typing import Any
 
-from backfill.lab.cloud import files, guests, second
+from backfill.lab.cloud import files, guests, heat, second
 from backfill.lab.mounts import MS_BIND, mount
 from backfill.lab.service import Service
 from backfill.lab.services import Services
@@ -66,6 +66,8 @@ class Init:
             plan.append(Service(name, tuple(argv), after=_after(name), ready=f"tcp:127.0.0.1:{port}"))
         if self._real_hosts():
             plan += [guests.libvirtd(), second.libvirtd(self.root)]
+        if self.spec.get("heat"):
+            plan.append(heat.service(self.root, Path(self.spec["heat"])))
         return tuple(plan)
 
     def _real_hosts(self) -> list[str]:
@@ -103,6 +105,10 @@ class Init:
             zones = (f"{host.HOST}={host.ZONE}" for host in (guests, second))
             self._python(str(_INSIDE / "guests.py"), str(self.root), *zones)
             self.note("images uploaded")
+        if self.spec.get("heat"):
+            heat.write(self.root, Path(self.spec["heat"]))
+            self.services.start(heat.NAME, wait=True)
+            self.note("heat answers")
         self.note("up")
 
     def make(self) -> None:

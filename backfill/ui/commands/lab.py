@@ -286,6 +286,7 @@ def _add_cloud_arguments(parser: argparse.ArgumentParser) -> None:
                 action="store_true",
                 help="also compute hosts c3 and c4 with real guests, each in its own zone",
             )
+            one.add_argument("--heat", action="store_true", help="also Heat, which makes stacks")
         if verb == "status":
             one.add_argument("--json", action="store_true", help="print one JSON document")
         if verb == "run":
@@ -297,7 +298,7 @@ def _run_cloud(args: argparse.Namespace) -> int:
     cloud = CloudHandle(args.name)
     match args.cloud_verb:
         case "up":
-            return _cloud_up(cloud, args.guests)
+            return _cloud_up(cloud, args.guests, args.heat)
         case "down":
             was = cloud.status().phase
             cloud.down()
@@ -309,9 +310,12 @@ def _run_cloud(args: argparse.Namespace) -> int:
             return _run_in_cloud(cloud, args.words)
 
 
-def _cloud_up(cloud: CloudHandle, real_guests: bool) -> int:
-    cloud.up(lambda line: print(line, file=sys.stderr, flush=True), real_guests=real_guests)
+def _cloud_up(cloud: CloudHandle, real_guests: bool, with_heat: bool) -> int:
+    cloud.up(
+        lambda line: print(line, file=sys.stderr, flush=True), real_guests=real_guests, with_heat=with_heat
+    )
     services = "Keystone, Nova (hosts c1, c2, c5), Glance, Cinder, Placement, Neutron"
+    services += ", Heat" if with_heat else ""
     print(f"cloud {cloud.name} is up: {services}")
     if real_guests:
         for host in (guests, second):

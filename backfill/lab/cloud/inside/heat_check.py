@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 from heat.common import context, template_format
-from heat.engine import resources, stack, template
+from heat.engine import node_data, resources, stack, stk_defn, template
 from oslo_config import cfg
 
 
@@ -28,6 +28,10 @@ def main():
     for resource in made.values():
         # Without Heat's translation of names into ids, for which it would ask a cloud.
         resource.t.properties(resource.properties_schema, admin).validate(with_value=True)
+        # Outputs name attributes: these are all that a resource of this kind will have.
+        known = dict.fromkeys(resource.attributes_schema)
+        data = node_data.NodeData(None, resource.name, None, resource.name, known, *resource.state)
+        stk_defn.update_resource_data(made.defn, resource.name, data)
     for output in made.outputs.values():
         output.validate()
     sys.stdout.write(f"{len(made)}\n")

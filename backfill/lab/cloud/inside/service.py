@@ -225,12 +225,16 @@ def application(name, etc, computes, guests):
         from glance.wsgi.api import application as app
     else:
         # Models refer to each other, also to those of extensions that are not in use.
+        from neutron import policy
         from neutron.db.migration.models import head
         from neutron.wsgi.api import application as app
         from sqlalchemy.orm import configure_mappers
 
         head.get_metadata()
         configure_mappers()
+        # Its first request makes the rules of access, and others that come meanwhile find none:
+        # they are refused, and see empty lists.
+        policy.init()
         threading.Thread(target=_report_cards, daemon=True).start()
     return app
 
