@@ -78,6 +78,9 @@ class OpenStackEntry:
         default_factory=dict, metadata=about("Glance's name for instances.image, if it differs there.")
     )
     vnic_type: VnicType = key(VnicType.NORMAL, "How ports are bound.")
+    key_pair: str = key(
+        "", "Key pair that servers get, such as the one that `backfill cloud apply` makes; empty: none."
+    )
     spread: GroupPolicy = key(GroupPolicy.NONE, "A server group with this policy.")
     volume_gb: int = key(0, "Boot from a new volume of this size; 0: from the image.")
     config_drive: bool = key(True, "Also give the user data on a config drive.")

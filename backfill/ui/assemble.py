@@ -218,6 +218,7 @@ def openstack_config(config: Config, entry: OpenStackEntry, hosts: list[HostEntr
             group_policy="" if entry.spread is GroupPolicy.NONE else entry.spread.value,
             volume_gb=entry.volume_gb,
             config_drive=entry.config_drive,
+            key_pair=entry.key_pair,
             networks={n.name: n.cloud for n in config.policies.own_machines.networks if n.cloud},
         ),
         guest=Guest(

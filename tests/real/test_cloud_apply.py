@@ -14,7 +14,7 @@ from backfill.drivers.openstack.appliance.applying import apply, remove
 from backfill.drivers.openstack.appliance.template import Appliance
 from backfill.ports.errors import BusyError, RefusedError
 from tests.real.openstack_rig import IMAGE, QUICK, connect, nova
-from tests.unit.test_cloud_applying import MISTAKES
+from tests.unit.test_cloud_applying import MISTAKES, PUBLIC_KEY
 
 pytestmark = pytest.mark.real
 WANTED = Appliance(
@@ -25,7 +25,8 @@ WANTED = Appliance(
     IMAGE,
     "tiny",
     external="public",
-    pool=("10.99.0.3", "10.99.0.4"),
+    pool={"vn1": "10.99.0.3", "vn2": "10.99.0.4"},
+    public_key=PUBLIC_KEY,
 )
 LIMIT_S = 600.0
 
@@ -47,13 +48,13 @@ def ports(clouds: Path) -> list[Any]:
 
 
 def test_apply_makes_what_is_missing_and_remove_takes_all(clouds: Path, link: ApiLink) -> None:
-    """Controller with its address behind its security group, a router with another one; a second
-    run changes nothing.
+    """Controller with its addresses behind its security group and with its key pair, a router with
+    another address; a second run changes nothing.
     """
     first = apply(link, WANTED, LIMIT_S)
     assert all(made for _, _, made in first)
     seen = connect(clouds, "west")
-    group = seen.network.find_security_group("backfill-c9", ignore_missing=False)
+    group = seen.network.find_security_group("backfill-c9-controller", ignore_missing=False)
     rule = next(
         r for r in seen.network.security_group_rules(security_group_id=group.id) if r.port_range_min == 22
     )
@@ -65,10 +66,14 @@ def test_apply_makes_what_is_missing_and_remove_takes_all(clouds: Path, link: Ap
     assert 22 in {r.port_range_min for r in rules}
     port = seen.network.find_port("backfill-c9-controller", ignore_missing=False)
     assert port.fixed_ips[0]["ip_address"] == "10.99.0.1"
-    assert port.security_group_ids == [group.id]
+    within = seen.network.find_security_group("backfill-c9", ignore_missing=False)
+    assert set(port.security_group_ids) == {group.id, within.id}
     assert seen.network.find_subnet("cluster-c9", ignore_missing=False).gateway_ip == "10.99.0.2"
     server = seen.compute.find_server("backfill-c9-controller", ignore_missing=False)
-    assert seen.compute.get_server(server.id).status == "ACTIVE"
+    server = seen.compute.get_server(server.id)
+    assert (server.status, server.key_name) == ("ACTIVE", "backfill-c9")
+    (outside,) = seen.network.ips(port_id=port.id)
+    assert outside.fixed_ip_address == "10.99.0.1"
 
     # What others have made stays, whatever its name.
     assert remove(link, replace(WANTED, name="c8", network="nodes")) == []
@@ -79,10 +84,14 @@ def test_apply_makes_what_is_missing_and_remove_takes_all(clouds: Path, link: Ap
     with pytest.raises(BusyError, match=r"such as strange.*backfill reclaim"):
         remove(link, WANTED)
     seen.network.delete_port(strange)
-    assert set(remove(link, replace(WANTED, external=""))) == {
+    assert set(remove(link, replace(WANTED, external="", public_key=""))) == {
+        "key",
+        "floating_ip",
         "network",
         "subnet",
         "security_group",
+        "controller_group",
+        "guard",
         "controller_port",
         "controller",
         "router",

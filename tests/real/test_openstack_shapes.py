@@ -16,6 +16,7 @@ from backfill.ports.errors import BusyError, NoCapacityError, RefusedError
 from tests.contract.instance_rig import CLUSTER, born, spec, state
 from tests.real.openstack_rig import IMAGE, OpenStackRig, connect, nova, wait
 from tests.real.tenant_rig import LIST, TenantRig, shaped
+from tests.unit.test_cloud_applying import PUBLIC_KEY
 
 pytestmark = pytest.mark.real
 
@@ -185,6 +186,22 @@ def test_a_network_without_port_security_takes_servers_too(clouds: Path, tmp_pat
     finally:
         east.delete_network(network)
         east.delete_security_group(group)
+
+
+def test_servers_get_the_key_pair_of_the_policy(clouds: Path, tmp_path: Path) -> None:
+    """One that the cloud does not have is told, and nothing is made."""
+    with shaped(clouds, tmp_path, key_pair="of-tests") as tenant:
+        with pytest.raises(RefusedError, match="key_name"):
+            tenant.provider.create(spec(tenant, "vn1"))
+        assert tenant.servers() == []
+        assert list(connect(clouds, "east").network.ports()) == []
+        pair = {"keypair": {"name": "of-tests", "public_key": PUBLIC_KEY}}
+        nova(clouds, "east", "POST", "/os-keypairs", pair)
+        try:
+            tenant.born("vn1")
+            assert [server["key_name"] for server in tenant.servers()] == ["of-tests"]
+        finally:
+            nova(clouds, "east", "DELETE", "/os-keypairs/of-tests")
 
 
 def test_a_direct_port_gets_a_virtual_function(clouds: Path, tmp_path: Path) -> None:

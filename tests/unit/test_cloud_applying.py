@@ -14,6 +14,7 @@ from backfill.drivers.openstack.appliance.template import Appliance
 from backfill.drivers.openstack.settings import Patience
 from backfill.ports.errors import BusyError, NotFoundError, RefusedError
 
+PUBLIC_KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIFThRcJk0GwO4+lMc8qTSYeSzfwEQGyD5EFbqEHWfuWv ada@ctl"
 WANTED = Appliance(
     "c9",
     "cluster-c9",
@@ -22,7 +23,8 @@ WANTED = Appliance(
     "node",
     "tiny",
     external="public",
-    pool=("10.99.0.2", "10.99.0.3"),
+    pool={"vn1": "10.99.0.2", "vn2": "10.99.0.3"},
+    public_key=PUBLIC_KEY,
 )
 
 
@@ -55,7 +57,9 @@ class MemoryCloud(ApiLink):
             "security-groups": [],
             "security-group-rules": [],
             "routers": [],
+            "floatingips": [],
             "servers": [],
+            "os-keypairs": [],
         }
         self.deleted: list[str] = []
 
@@ -69,6 +73,8 @@ class MemoryCloud(ApiLink):
                 if found["id"] == identity:
                     return Answer({kind[:-1]: found}, "")
             raise NotFoundError(subject, "there is no such thing")
+        if kind == "os-keypairs":
+            return Answer({"keypairs": [{"keypair": pair} for pair in self.kinds[kind]]}, "")
         wanted = {key: value.strip("^$") for key, value in query.items()}
         matching = [f for f in self.kinds[kind] if wanted.items() <= f.items()]
         return Answer({kind.replace("-", "_"): matching}, "")
@@ -79,9 +85,9 @@ class MemoryCloud(ApiLink):
         if wanted in self.kinds[kind]:
             raise sdk.HttpException(message="it exists already", http_status=409)
         made = wanted
-        if "name" in wanted:
-            number = sum(map(len, self.kinds.values()))
-            made = {**wanted, "id": f"x{number}", "project_id": "p1", "status": "ACTIVE"}
+        if kind != "security-group-rules":
+            identity = wanted["name"] if kind == "os-keypairs" else f"x{sum(map(len, self.kinds.values()))}"
+            made = {**wanted, "id": identity, "project_id": "p1", "status": "ACTIVE"}
         self.kinds[kind].append(made)
         return Answer({key: made}, "")
 
@@ -120,15 +126,22 @@ def test_what_is_made_is_found_completed_and_removed() -> None:
     assert all(made for _, _, made in apply(cloud, WANTED, 1))
     assert cloud.kinds["subnets"][-1]["gateway_ip"] == "10.99.0.4"
     server = cloud.kinds["servers"][0]
+    (pair,), (outside,) = cloud.kinds["os-keypairs"], cloud.kinds["floatingips"]
+    assert server["key_name"] == pair["name"] == "backfill-c9"
+    assert (outside["floating_network_id"], outside["port_id"]) == ("n1", cloud.kinds["ports"][0]["id"])
     assert (server["config_drive"], server["networks"]) == (True, [{"port": cloud.kinds["ports"][0]["id"]}])
     rules = list(cloud.kinds["security-group-rules"])
     cloud.kinds["security-group-rules"].pop()
     assert not any(made for _, _, made in apply(cloud, WANTED, 1))
     assert cloud.kinds["security-group-rules"] == rules
-    assert remove(cloud, replace(WANTED, external="")) == [
+    assert remove(cloud, replace(WANTED, external="", public_key="")) == [
+        "floating_ip",
         "router",
+        "key",
+        "guard",
         "controller",
         "controller_port",
+        "controller_group",
         "security_group",
         "subnet",
         "network",
@@ -147,6 +160,21 @@ def test_what_is_not_ours_stays() -> None:
         remove(cloud, WANTED)
     assert remove(cloud, replace(WANTED, name="c8", network="nodes")) == []
     assert cloud.deleted == []
+
+
+def test_a_key_pair_of_somebody_else_is_not_taken() -> None:
+    """It is told before anything is made, and `remove` leaves it; one with our key is used."""
+    cloud = MemoryCloud()
+    theirs = {"name": "backfill-c9", "id": "backfill-c9", "public_key": "ssh-ed25519 AAAAother ada@ctl"}
+    cloud.kinds["os-keypairs"].append(theirs)
+    with pytest.raises(RefusedError, match=r"key pair of this name is there, with another key.*another name"):
+        apply(cloud, WANTED, 1)
+    assert len(cloud.kinds["networks"]) == 2
+    theirs["public_key"] = PUBLIC_KEY.replace("ada@ctl", "eve")
+    told = apply(cloud, WANTED, 1)
+    assert ("key", "backfill-c9", False) in told
+    assert "key" not in remove(cloud, WANTED)
+    assert cloud.kinds["os-keypairs"] == [theirs]
 
 
 @pytest.mark.parametrize(("mistake", "words"), MISTAKES)

@@ -11,16 +11,20 @@ import yaml
 
 from backfill.ui.cli import main
 from tests.unit.policy_files import text
+from tests.unit.test_cloud_applying import PUBLIC_KEY
 from tests.unit.test_config_openstack import HOSTS, SECTION
 
 INSIDE = SECTION.replace("controller: 10.0.0.1", "controller: 10.0.200.1")
 
 
 def test_the_template_is_complete(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Every reference names a resource; the controller has its address; the pool is told."""
+    """Every reference names a resource; the controller has its address; all hosts are told."""
     file = tmp_path / "policy.yaml"
     file.write_text(text(INSIDE, hosts=HOSTS))
-    assert main(["cloud", "template", "--config", str(file), "--external", "public"]) == 0
+    public_key = tmp_path / "key.pub"
+    public_key.write_text(f"{PUBLIC_KEY}\n")
+    words = ["--external", "public", "--public-key", str(public_key)]
+    assert main(["cloud", "template", "--config", str(file), *words]) == 0
     made = yaml.safe_load(capsys.readouterr().out)
     kinds = {r["type"] for r in made["resources"].values()}
     assert kinds == {
@@ -31,12 +35,35 @@ def test_the_template_is_complete(tmp_path: Path, capsys: pytest.CaptureFixture[
         "OS::Nova::Server",
         "OS::Neutron::Router",
         "OS::Neutron::RouterInterface",
+        "OS::Neutron::FloatingIP",
+        "OS::Nova::KeyPair",
     }
     port = made["resources"]["controller_port"]["properties"]
     assert port["fixed_ips"] == [{"ip_address": "10.0.200.1"}]
-    assert made["outputs"]["pool_addresses"]["value"][0] == "10.0.1.1"
+    hosts = {"ctl": "10.0.200.1"} | {f"vn{n}": f"10.0.1.{n}" for n in range(1, 5)}
+    assert made["outputs"]["hosts"]["value"] == hosts
+    controller = made["resources"]["controller"]["properties"]
+    assert controller["key_name"] == {"get_resource": "key"}
+    born = yaml.safe_load(controller["user_data"])
+    assert born["write_files"][0]["content"].splitlines() == [f"{ip} {name}" for name, ip in hosts.items()]
     for resource in made["resources"].values():
         assert set(resource.get("depends_on", [])) <= set(made["resources"])
+
+
+def test_only_a_public_key_goes_into_the_cloud(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A private key, several keys, or no file: one sentence each."""
+    policy, key = tmp_path / "policy.yaml", tmp_path / "key"
+    policy.write_text(text(INSIDE, hosts=HOSTS))
+    for content, words in (
+        ("-----BEGIN OPENSSH PRIVATE KEY-----\nb3BlbnNz\n", "it is not one public key; give the .pub"),
+        (f"{PUBLIC_KEY}\n{PUBLIC_KEY}\n", "it is not one public key"),
+        ("", "it is not one public key"),
+    ):
+        key.write_text(content)
+        assert main(["cloud", "template", "--config", str(policy), "--public-key", str(key)]) == 65
+        assert words in capsys.readouterr().err
+    assert main(["cloud", "template", "--config", str(policy), "--public-key", f"{key}.no"]) == 65
+    assert "it cannot be read" in capsys.readouterr().err
 
 
 def test_of_several_clouds_one_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -11,7 +11,7 @@ import pytest
 from backfill.drivers.openstack.api.board import Board
 from backfill.drivers.openstack.api.cloud import Cloud
 from backfill.drivers.openstack.api.link import Answer, ApiLink
-from backfill.drivers.openstack.api.naming import id_of, own_group
+from backfill.drivers.openstack.api.naming import id_of, own_groups
 from backfill.drivers.openstack.api.shortage import is_no_room
 from backfill.drivers.openstack.capacity import Gauge
 from backfill.drivers.openstack.provider import OpenStackProvider
@@ -70,9 +70,13 @@ def test_a_cloud_that_has_no_security_groups_gets_ports_without() -> None:
     """Neutron leaves the extension out where no driver of its has it."""
     link = OwnLink()
     link.pages["/networks/n1"] = {"network": {"id": "n1"}}
-    assert own_group(link, "backfill-c1", "n1", "vn1") == ""
-    link.pages["/security-groups"] = {"security_groups": [{"id": "g1"}]}
-    assert own_group(link, "backfill-c1", "n1", "vn1") == "g1"
+    names = ("backfill-c1", "backfill-c1-nodes")
+    assert own_groups(link, names, "n1", "vn1") == []
+    named = [
+        {"id": f"g{n}", "name": name} for n, name in enumerate(("default", *names, f"{names[0]}-controller"))
+    ]
+    link.pages["/security-groups"] = {"security_groups": named}
+    assert own_groups(link, names, "n1", "vn1") == ["g1", "g2"]
 
 
 def test_an_older_picture_is_dropped_unless_the_server_was_being_built() -> None:

@@ -61,6 +61,7 @@ class Shape:
     group_policy: str = ""  # such as soft-anti-affinity; empty: no server group
     volume_gb: int = 0  # boot from a new volume of this size; 0: from the image
     config_drive: bool = True
+    key_pair: str = ""  # of the credential's user; empty: none
     networks: dict[str, str] = field(default_factory=dict)  # ours -> Neutron's, beside the usual one
 
 

@@ -36,9 +36,16 @@ def add_cloud_arguments(parser: argparse.ArgumentParser) -> None:
         one.add_argument("--config", required=True, metavar="FILE", help="the policy file")
         one.add_argument("--image", default="", metavar="IMAGE", help="the controller's")
         one.add_argument("--flavour", default="", metavar="NAME", help="the controller's")
-        one.add_argument("--key", default="", metavar="NAME", help="the controller's key pair")
+        key = one.add_mutually_exclusive_group()
+        key.add_argument("--key", default="", metavar="NAME", help="the controller's key pair")
+        key.add_argument(
+            "--public-key", default="", metavar="FILE", help="also make the cluster a key pair with this key"
+        )
         one.add_argument(
-            "--external", default="", metavar="NETWORK", help="also make a router to this network"
+            "--external",
+            default="",
+            metavar="NETWORK",
+            help="also make a router to this network, and the controller an address there",
         )
         if verb != "template":
             one.add_argument(
@@ -117,7 +124,11 @@ def _cluster(config: Config, entry: OpenStackEntry, args: argparse.Namespace) ->
         flavour=args.flavour or entry.flavours[0],
         key=args.key,
         external=args.external,
-        pool=tuple(address.split("/")[0] for address in template.addresses),
+        pool={
+            name: address.split("/")[0]
+            for name, address in zip(template.names, template.addresses, strict=True)
+        },
+        public_key=_public_key(args.public_key),
     )
     if args.external and not wanted.gateway:
         raise CannotError(
@@ -125,6 +136,20 @@ def _cluster(config: Config, entry: OpenStackEntry, args: argparse.Namespace) ->
             "one address to the router"
         )
     return wanted
+
+
+def _public_key(file: str) -> str:
+    """Read the first line of a .pub file; whatever else it is goes to no cloud."""
+    if not file:
+        return ""
+    try:
+        lines = Path(file).read_text().splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise CannotError(f"{file}: it cannot be read: {error}") from error
+    words = lines[0].split() if len(lines) == 1 else []
+    if len(words) < 2 or not words[0].startswith(("ssh-", "ecdsa-", "sk-")):
+        raise CannotError(f"{file}: it is not one public key; give the .pub file that ssh-keygen made")
+    return lines[0]
 
 
 def _template(wanted: Appliance) -> int:

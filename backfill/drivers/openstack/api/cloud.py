@@ -20,6 +20,7 @@ from backfill.drivers.openstack.api.states import (
     appliance_name,
     describe,
     fault_of,
+    guard_name,
     host_of,
     instance_of,
     mark,
@@ -66,12 +67,14 @@ class Cloud:
         """Find the id of an image, flavour, network …, by name or id; RefusedError if there is none."""
         return self._remembered((kind, name), lambda: naming.id_of(self.link, service, kind, name, subject))
 
-    def group_of_ports(self, network: str, subject: str) -> str:
-        """Return the security group of the whole cluster for ports in this network; empty: none."""
-        name = appliance_name(self.config.cluster)
-        return self._remembered(
-            ("security_group", network), lambda: naming.own_group(self.link, name, network, subject)
+    def groups_of_ports(self, network: str, subject: str) -> list[str]:
+        """Return the security groups of the whole cluster for ports in this network."""
+        names = (appliance_name(self.config.cluster), guard_name(self.config.cluster))
+        found = self._remembered(
+            ("security_groups", network),
+            lambda: " ".join(naming.own_groups(self.link, names, network, subject)),
         )
+        return found.split()
 
     def fitting(self, asked: Resources, subject: str) -> frozenset[str]:
         """Return the flavours of ours that are large enough for that; RefusedError if none is.

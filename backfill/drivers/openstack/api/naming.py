@@ -50,18 +50,18 @@ def size_of_flavour(link: ApiLink, flavour: str, subject: str) -> str:
     return f"{seen['vcpus']} {seen['ram']}"
 
 
-def own_group(link: ApiLink, name: str, network: str, subject: str) -> str:
-    """Find the id of the project's own security group of this name for ports in a network.
+def own_groups(link: ApiLink, names: tuple[str, ...], network: str, subject: str) -> list[str]:
+    """Find the ids of the project's own security groups of these names for ports in a network.
 
-    Empty if there is none, or where ports have none: Neutron refuses a port with a group in a
+    None if there are none, or where ports have none: Neutron refuses a port with a group in a
     network without port security.
     """
     seen = link.get("network", f"/networks/{network}", subject).body["network"]
     if seen.get("port_security_enabled") is False:
-        return ""
-    query = {"name": name, "project_id": link.project_id(subject)}
+        return []
+    query = {"project_id": link.project_id(subject)}
     try:
         listed = link.get("network", "/security-groups", subject, **query).entries("security_groups")
     except NotFoundError:  # a network service without this extension
-        return ""
-    return str(listed[0]["id"]) if listed else ""
+        return []
+    return [str(group["id"]) for group in listed if group["name"] in names]

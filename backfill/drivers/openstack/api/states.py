@@ -59,6 +59,11 @@ def appliance_name(cluster: str) -> str:
     return f"backfill-{cluster}"
 
 
+def guard_name(cluster: str) -> str:
+    """Return the name of the group without rules whose use keeps Heat from deleting a cluster with nodes."""
+    return f"backfill-{cluster}-nodes"
+
+
 def unique_tag(tag: Tag) -> str:
     """Return the tag that only one server has, at any time."""
     return f"backfill.{tag.cluster}.{tag.node}.{tag.generation}"

@@ -11,11 +11,18 @@ from backfill.drivers.openstack.api.errors import FOREIGN, translate
 from backfill.drivers.openstack.api.link import Answer, ApiLink
 from backfill.drivers.openstack.api.naming import id_of
 from backfill.drivers.openstack.api.states import appliance_name, fault_of
-from backfill.drivers.openstack.appliance.template import Appliance, Properties, Resource, resources, way_out
+from backfill.drivers.openstack.appliance.template import (
+    Appliance,
+    Properties,
+    Resource,
+    every_resource,
+    resources,
+)
 from backfill.ports.errors import BusyError, DriverError, NotFoundError, RefusedError, UnreachableError
 
 _GROUP, _ROUTER = "OS::Neutron::SecurityGroup", "OS::Neutron::Router"
 _PLUG, _SERVER = "OS::Neutron::RouterInterface", "OS::Nova::Server"
+_KEY, _FLOATING = "OS::Nova::KeyPair", "OS::Neutron::FloatingIP"
 _OURS, _MARK = "made by backfill cloud apply", "backfill_controller"
 _PLACES = {
     "OS::Neutron::Net": ("network", "/networks", "network"),
@@ -23,8 +30,11 @@ _PLACES = {
     _GROUP: ("network", "/security-groups", "security_group"),
     "OS::Neutron::Port": ("network", "/ports", "port"),
     _ROUTER: ("network", "/routers", "router"),
+    _FLOATING: ("network", "/floatingips", "floatingip"),
+    _KEY: ("compute", "/os-keypairs", "keypair"),
     _SERVER: ("compute", "/servers/detail", "server"),
 }
+Found = dict[str, Properties | None]  # resources that are there, by our name for them
 
 
 def apply(link: ApiLink, wanted: Appliance, within_s: float) -> list[tuple[str, str, bool]]:
@@ -34,7 +44,7 @@ def apply(link: ApiLink, wanted: Appliance, within_s: float) -> list[tuple[str, 
     the controller runs, UnreachableError if not `within_s`.
     """
     _check_names(link, wanted)
-    there = {r.name: _find(link, r) for r in resources(wanted) if r.kind in _PLACES}
+    there = _look(link, resources(wanted))
     for resource in resources(wanted):
         _check(resource, there.get(resource.name), there["network"])
     ids: dict[str, str] = {}
@@ -58,8 +68,8 @@ def remove(link: ApiLink, wanted: Appliance) -> list[str]:
 
     BusyError, and nothing is deleted, while anything else has a port in the network.
     """
-    all_of_it = resources(wanted) if wanted.external else resources(wanted) + way_out(wanted)
-    there = {r.name: _made_by_us(_find(link, r)) for r in all_of_it if r.kind in _PLACES}
+    all_of_it = every_resource(wanted)
+    there = {name: _made_by_us(found) for name, found in _look(link, all_of_it).items()}
     network = there["network"]
     if network:
         _check_empty(link, str(network["id"]), wanted)
@@ -75,7 +85,7 @@ def remove(link: ApiLink, wanted: Appliance) -> list[str]:
             with suppress(NotFoundError):  # a deletion whose answer was lost is sent once more
                 link.delete(service, f"{path}/{found['id']}", resource.name)
             gone.append(resource.name)
-            _await_gone(link, resource)
+            _await_gone(link, resource, there)
     return gone
 
 
@@ -111,6 +121,8 @@ def _check(resource: Resource, found: Properties | None, network: Properties | N
     if _made_by_us(found):
         remedy = "backfill cloud remove takes it away"
     wanted = resource.properties
+    if resource.kind == _KEY and _material(wanted) != _material(found):
+        raise RefusedError(str(found["name"]), "a key pair of this name is there, with another key", remedy)
     pairs = [(wanted["cidr"], [found.get("cidr")])] if "cidr" in wanted else []
     has = [ip["ip_address"] for ip in found.get("fixed_ips") or []]
     pairs += [(ip["ip_address"], has) for ip in wanted.get("fixed_ips", [])]
@@ -149,9 +161,9 @@ def _check_empty(link: ApiLink, network: str, wanted: Appliance) -> None:
 
 
 # --- one resource ------------------------------------------------------------------------------
-def _await_gone(link: ApiLink, resource: Resource) -> None:
+def _await_gone(link: ApiLink, resource: Resource, there: Found) -> None:
     for attempt in range(40):
-        if not _find(link, resource):
+        if not _find(link, resource, there):
             return
         link.pause_before(attempt)
     raise DriverError(resource.name, "it is being deleted and still there", "try again later")
@@ -159,9 +171,15 @@ def _await_gone(link: ApiLink, resource: Resource) -> None:
 
 def _made_by_us(found: Properties | None) -> Properties | None:
     """None as well for what others have made under this name."""
-    if found and (found.get("description") == _OURS or _MARK in found.get("metadata", {})):
-        return found
-    return None
+    if not found:
+        return None
+    marked = found.get("description") == _OURS or _MARK in found.get("metadata", {})
+    return found if marked or str(found.get("public_key", "")).endswith(_OURS) else None
+
+
+def _material(pair: Properties) -> list[str]:
+    """Kind and key without the comment, which has our mark."""
+    return str(pair["public_key"]).split()[:2]
 
 
 def _await_controller(link: ApiLink, wanted: Appliance, server_id: str, within_s: float) -> None:
@@ -182,24 +200,56 @@ def _await_controller(link: ApiLink, wanted: Appliance, server_id: str, within_s
         attempt += 1
 
 
-def _find(link: ApiLink, resource: Resource) -> Properties | None:
+def _look(link: ApiLink, all_of_it: list[Resource]) -> Found:
+    there: Found = {}
+    for resource in all_of_it:
+        if resource.kind in _PLACES:
+            there[resource.name] = _find(link, resource, there)
+    return there
+
+
+def _find(link: ApiLink, resource: Resource, there: Found) -> Properties | None:
     """Find the project's own resource of this name; RefusedError if there are several."""
+    if resource.kind == _KEY:
+        return _find_key(link, resource)
     service, path, key = _PLACES[resource.kind]
-    name = str(resource.properties["name"])
-    query = {"name": f"^{name}$"} if resource.kind == _SERVER else {"name": name}
-    if service == "network":
-        query["project_id"] = link.project_id(resource.name)
+    query = _query(link, resource, there)
+    if query is None:
+        return None
     try:
         listed = link.get(service, path, resource.name, **query).entries(f"{key}s")
     except NotFoundError as error:
-        if resource.kind != _ROUTER:
+        if resource.kind not in (_ROUTER, _FLOATING):
             raise
-        if not resource.properties.get("external_gateway_info"):
+        asked = resource.properties
+        if not (asked.get("external_gateway_info") or asked.get("floating_network")):
             return None
-        raise RefusedError(name, f"cloud {link.cloud} makes no routers", "leave out --external") from error
+        raise RefusedError(
+            resource.name, f"cloud {link.cloud} makes no routers", "leave out --external"
+        ) from error
     if len(listed) > 1:
+        name = str(resource.properties.get("name", resource.name))
         raise RefusedError(name, f"the project has {len(listed)} of this name", "rename the others")
     return dict(listed[0]) if listed else None
+
+
+def _query(link: ApiLink, resource: Resource, there: Found) -> dict[str, str] | None:
+    """Write how a resource is found; None: it cannot be there."""
+    if resource.kind == _SERVER:
+        return {"name": f"^{resource.properties['name']}$"}
+    mine = {"project_id": link.project_id(resource.name)}
+    if resource.kind != _FLOATING:
+        return {**mine, "name": str(resource.properties["name"])}
+    port = there["controller_port"]  # a floating address has no name
+    return {**mine, "port_id": str(port["id"])} if port else None
+
+
+def _find_key(link: ApiLink, resource: Resource) -> Properties | None:
+    """Find the user's own key pair: they belong to users, and their names are their ids."""
+    service, path, key = _PLACES[_KEY]
+    listed = (entry[key] for entry in link.get(service, path, resource.name).entries(f"{key}s"))
+    name = resource.properties["name"]
+    return next(({**pair, "id": name} for pair in listed if pair["name"] == name), None)
 
 
 def _make(link: ApiLink, resource: Resource, ids: dict[str, str]) -> str:
@@ -209,7 +259,8 @@ def _make(link: ApiLink, resource: Resource, ids: dict[str, str]) -> str:
     if service == "network":
         body[key]["description"] = _OURS
     path = path.removesuffix("/detail")
-    return str(_post(link, resource.name, service, path, body).body[key]["id"])
+    made = _post(link, resource.name, service, path, body).body[key]
+    return str(made["name"] if resource.kind == _KEY else made["id"])
 
 
 def _ensure_rules(link: ApiLink, resource: Resource, group: str) -> None:
@@ -239,8 +290,13 @@ def _translated(link: ApiLink, resource: Resource, properties: Properties, ids: 
             outside = values["external_gateway_info"]["network"]
             found = id_of(link, "network", "network", outside, resource.name)
             values["external_gateway_info"] = {"network_id": found}
+        if "floating_network" in values:
+            outside = values.pop("floating_network")
+            values["floating_network_id"] = id_of(link, "network", "network", outside, resource.name)
         return values
-    values.pop("user_data_format")
+    if resource.kind == _KEY:
+        return {**values, "public_key": " ".join([*_material(values), _OURS])}
+    del values["user_data_format"], values["user_data_update_policy"]
     values["imageRef"] = id_of(link, "image", "image", values.pop("image"), resource.name)
     values["flavorRef"] = id_of(link, "compute", "flavor", values.pop("flavor"), resource.name)
     values["user_data"] = _base64(values["user_data"])

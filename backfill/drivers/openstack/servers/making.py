@@ -147,6 +147,8 @@ def _body(cloud: Cloud, spec: InstanceSpec, choice: Choice, image_id: str) -> di
         ]
     else:
         server["imageRef"] = image_id
+    if shape.key_pair:
+        server["key_name"] = shape.key_pair
     if zone:
         server["availability_zone"] = zone
     compute = cloud.config.places[spec.host].compute

@@ -92,9 +92,9 @@ def _make(cloud: Cloud, name: str, network: str, address: str) -> Port:
         "fixed_ips": [{"ip_address": address}],
         "binding:vnic_type": cloud.config.shape.vnic_type,
     }
-    group = cloud.group_of_ports(network, name)
-    if group:  # the project's default lets nobody in who is not in it
-        port["security_groups"] = [group]
+    groups = cloud.groups_of_ports(network, name)
+    if groups:  # the project's default lets nobody in who is not in it
+        port["security_groups"] = groups
     try:
         answer = cloud.link.post("network", "/ports", name, {"port": port})
     except FOREIGN as error:
