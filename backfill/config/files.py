@@ -19,7 +19,9 @@ def read_text(reader: Reader, path: Path, what_file: str) -> str | None:
             data = file.read(MAX_BYTES + 1)
     except (OSError, ValueError) as error:
         why = error.strerror if isinstance(error, OSError) else str(error)
-        reader.note(whole_file, "", f"the {what_file} cannot be read: {why}", "check the path")
+        denied = isinstance(error, PermissionError)
+        remedy = "read it as root or as the daemon's user" if denied else "check the path"
+        reader.note(whole_file, "", f"the {what_file} cannot be read: {why}", remedy)
         return None
     if len(data) > MAX_BYTES:
         what = f"the {what_file} is larger than {MAX_BYTES} bytes"

@@ -89,8 +89,10 @@ class Listener:
             self._paths.append(path)
             path.chmod(0o666)  # everybody may ask; who may act is told by SO_PEERCRED
         except OSError as error:
+            denied = isinstance(error, PermissionError)
+            made = "systemd makes its directory when the unit starts, or " if denied else ""
             raise RuntimeError(
-                f"{path} cannot be listened on: {error.strerror or error}; see daemon.socket in "
+                f"{path} cannot be listened on: {error.strerror or error}; {made}see daemon.socket in "
                 "the policy file"
             ) from error
         self._serve(server)

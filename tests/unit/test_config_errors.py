@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from dataclasses import fields
 from pathlib import Path
 
@@ -226,6 +227,17 @@ def test_a_file_that_cannot_be_read_is_one_sentence(tmp_path: Path, name: str) -
         load(tmp_path / name)
     assert str(caught.value).startswith(str(tmp_path / name) + ": the policy file cannot be read: ")
     assert len(caught.value.problems) == 1
+
+
+def test_a_file_that_another_may_read_is_told_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its path is right: what differs is who looks."""
+
+    def refuse(*_: object) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    monkeypatch.setattr(Path, "open", refuse)
+    with pytest.raises(ConfigError, match="Permission denied; read it as root or as the daemon"):
+        load(tmp_path / "policy.yaml")
 
 
 def test_a_problem_is_plain_data_too(tmp_path: Path) -> None:

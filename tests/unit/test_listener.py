@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import resource
@@ -174,6 +175,21 @@ def test_a_place_that_cannot_be_had_is_named(place: Place, tmp_path: Path) -> No
         port = taken.getsockname()[1]
         with pytest.raises(RuntimeError, match=rf":{port} cannot be .*; see daemon\.listen"):
             other.listen_tcp("127.0.0.1", port)
+    other.close()
+
+
+def test_a_directory_that_systemd_has_not_made_yet_is_told(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So does `--check` of the unit's user before the unit was ever started."""
+
+    def refuse(*_: object, **__: object) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    other = Listener(place.inbox, lambda body, uid: {}, _PATIENCE_S)
+    monkeypatch.setattr(Path, "mkdir", refuse)
+    with pytest.raises(RuntimeError, match="denied; systemd makes its directory when the unit starts"):
+        other.listen_unix(Path("/run/backfill/daemon.sock"))
     other.close()
 
 

@@ -15,6 +15,7 @@ from backfill.config import load
 from backfill.core.model.cluster import Node, NodeBase, SlurmSettings, SlurmVersion
 from backfill.drivers.libvirt.inspection import HostInspection
 from backfill.drivers.slurm.conf.files import replace_file
+from backfill.ports.errors import UnreachableError
 from backfill.ui.cli import main
 from backfill.ui.commands import setup
 from backfill.ui.setup import steps
@@ -352,7 +353,13 @@ def test_without_slurm_nothing_is_changed(
 ) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 0)
     monkeypatch.setattr(setup, "_STATE", tmp_path / "record")
+
+    def silent(*_: object) -> Survey:
+        raise UnreachableError("slurmctld", "it does not answer", "start it")
+
+    monkeypatch.setattr(setup, "survey", silent)
+    (tmp_path / "slurm.conf").touch()
     assert main(["setup", "--slurm-conf", str(tmp_path / "slurm.conf")]) == 69
-    assert "nothing was changed: slurmctld: there is no file" in capsys.readouterr().err
+    assert "nothing was changed: slurmctld: it does not answer; start it" in capsys.readouterr().err
     assert main(["setup", "--undo"]) == 1
     assert "nothing was set up here" in capsys.readouterr().err

@@ -23,6 +23,7 @@ from backfill.ports.errors import (
 
 CONTROLLER = "slurmctld"
 _PING = "check it with: scontrol ping"
+NAME_CONF = "name Slurm's own by slurm.conf in the policy file"
 _AS_ROOT = "run the daemon as root or as SlurmUser"
 
 # What Slurm says (22.05 to 26.05, slurm_errno.c), what it means to us, and the next step.
@@ -47,7 +48,7 @@ _MEANINGS: tuple[tuple[re.Pattern[str], type[DriverError], str], ...] = tuple(
             r"Unable to process configuration file|cannot stat file|configuration source"
             r"|DNS SRV lookup failed",
             UnreachableError,
-            "point SLURM_CONF to a readable slurm.conf",
+            "see that slurm.conf in the policy file (or else SLURM_CONF) names Slurm's own",
         ),
         (
             r"Invalid job id specified|Invalid node name specified|Node \S+ not found"
@@ -102,9 +103,7 @@ class SlurmTools:
         """Start one tool; its answer must be fetched with `result`."""
         if not self.prefix and self.conf is not None and not self.conf.is_file():
             # Slurm's tools themselves would wait a minute for the file to appear.
-            raise UnreachableError(
-                CONTROLLER, f"there is no file {self.conf}", "point SLURM_CONF to your slurm.conf"
-            )
+            raise UnreachableError(CONTROLLER, f"there is no file {self.conf}", NAME_CONF)
         tool = str(self.bin_dir / argv[0]) if self.bin_dir else argv[0]
         environment = self._environment(env or {})
         settings = [f"{key}={value}" for key, value in environment.items()] if self.prefix else []

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import shlex
 import shutil
 import sys
 import tempfile
@@ -21,6 +20,7 @@ from backfill.ui.assemble import slurm_manager
 from backfill.ui.client import print_json
 from backfill.ui.doctor.look import daemon_listens
 from backfill.ui.parser import BAD_CONFIG, NO, NO_PERMISSION, OK, UNAVAILABLE, USAGE, say
+from backfill.ui.setup.mistakes import by_option, check_wishes, checked_conf, checked_pattern, restart_words
 from backfill.ui.setup.plan import Places, for_hosts, steps, texts
 from backfill.ui.setup.steps import Step, StepError, UndoRecord, WriteFile
 from backfill.ui.setup.survey import URI, Survey, survey
@@ -97,10 +97,12 @@ def run_setup(args: argparse.Namespace) -> int:
     try:
         return _undo(record) if args.undo else _set_up(args, record)
     except WishError as error:
-        say(str(error))
+        for line in str(error).splitlines():
+            say(line)
         return USAGE
-    except (ConfigError, KeyError) as error:
-        say(f"nothing was changed: {error}")
+    except ConfigError as error:
+        for problem in error.problems:
+            say(f"nothing was changed: {problem}")
         return BAD_CONFIG
     except DriverError as error:
         say(f"nothing was changed: {error}")
@@ -108,11 +110,11 @@ def run_setup(args: argparse.Namespace) -> int:
 
 
 def _set_up(args: argparse.Namespace, record: UndoRecord) -> int:
-    found = survey(args.slurm_conf, _names(args.hosts), args.uri)
+    conf, restart = checked_conf(args.slurm_conf), restart_words(args.restart)
+    found = survey(conf, _names(args.hosts), checked_pattern(args.uri))
     wishes = suggested(found, _wishes(args), None if args.yes or not sys.stdin.isatty() else _ask)
-    places = Places(
-        args.slurm_conf, program=(sys.executable, "-m", "backfill"), restart=tuple(shlex.split(args.restart))
-    )
+    check_wishes(found, wishes)
+    places = Places(conf, program=(sys.executable, "-m", "backfill"), restart=restart)
     wanted = steps(found, wishes, places)
     _check(found, wishes, places, wanted)
     plan = [shown for step in (*wanted, *for_hosts(wishes, places)) if (shown := step.shown())]
@@ -159,14 +161,22 @@ def _wishes(args: argparse.Namespace) -> Wishes:
 
 def _ask(question: str, proposal: str) -> str:
     hint = f" [{proposal}]" if proposal else ""
-    return input(f"{question}{hint}: ").strip()
+    return _answer(f"{question}{hint}: ")
+
+
+def _answer(question: str) -> str:
+    try:
+        return input(question).strip()
+    except EOFError:
+        print()
+        raise WishError("there was no answer; nothing was changed") from None
 
 
 def _confirmed() -> bool:
     if not sys.stdin.isatty():
         say("nobody is there to confirm the plan; say --yes")
         return False
-    return input("Carry it out? [y/N] ").strip().casefold() in ("y", "yes")
+    return _answer("Carry it out? [y/N] ").casefold() in ("y", "yes")
 
 
 def _check(found: Survey, wishes: Wishes, places: Places, wanted: Sequence[Step]) -> None:
@@ -181,7 +191,10 @@ def _check(found: Survey, wishes: Wishes, places: Places, wanted: Sequence[Step]
                 and step.path.suffix == ".yaml"
             ):
                 (scratch / step.path.name).write_bytes(step.content)
-        load(scratch / places.policy.name)
+        try:
+            load(scratch / places.policy.name)
+        except ConfigError as error:
+            raise by_option(error) from error
         beside = scratch / "slurm"
         beside.mkdir()
         for path in places.conf.parent.iterdir():

@@ -52,8 +52,8 @@ def suggested(survey: Survey, wishes: Wishes, ask: Ask | None) -> Wishes:
     """
     live = [host for host in survey.hosts if host.inspection is not None]
     if not live:
-        reasons = "; ".join(host.problem for host in survey.hosts) or "Slurm has no node of slurm.conf"
-        raise WishError(f"no host answers: {reasons}; name its libvirt by --uri, or hosts by --hosts")
+        reasons = "\n".join(host.problem for host in survey.hosts) or "Slurm has no such node in slurm.conf"
+        raise WishError(f"{reasons}\nno host answers: name their libvirt by --uri, or other hosts by --hosts")
     cpus = min(host.node.cpus for host in live)
     memory_mb = min(host.node.memory_mb for host in live)
     half_mb = max(256, (memory_mb - _KEPT_MB) // 2)
@@ -66,8 +66,8 @@ def suggested(survey: Survey, wishes: Wishes, ask: Ask | None) -> Wishes:
         partition=wishes.partition,
         names=names,
         addresses=told("--addresses", wishes.addresses, ""),
-        cpus=int(told("--cpus", str(wishes.cpus or ""), str(max(1, cpus // 2)))),
-        memory_mb=int(told("--memory-mb", str(wishes.memory_mb or ""), str(half_mb))),
+        cpus=_number("--cpus", told("--cpus", str(wishes.cpus or ""), str(max(1, cpus // 2)))),
+        memory_mb=_number("--memory-mb", told("--memory-mb", str(wishes.memory_mb or ""), str(half_mb))),
         directory=told("--directory", wishes.directory, _directory(survey)),
         bridge=told("--bridge", wishes.bridge, survey.bridge),
         gateway=wishes.gateway,
@@ -90,6 +90,13 @@ def _told(option: str, said: str, proposal: str, ask: Ask | None) -> str:
     if not (answer or proposal):
         raise WishError(f"{_QUESTIONS[option]}? Say it by {option}")
     return answer or proposal
+
+
+def _number(option: str, answer: str) -> int:
+    try:
+        return int(answer)
+    except ValueError:
+        raise WishError(f"{option} {answer}: that is no whole number") from None
 
 
 _QUESTIONS = {

@@ -16,7 +16,7 @@ from typing import Any
 from backfill.core.model.cluster import Job, JobState, Node
 from backfill.core.model.machine_request import asked
 from backfill.drivers.child import Child
-from backfill.drivers.slurm.commands import CONTROLLER, SlurmTools, meaning_of
+from backfill.drivers.slurm.commands import CONTROLLER, NAME_CONF, SlurmTools, meaning_of
 from backfill.drivers.slurm.reading.parse import asked_hosts, given, hosts, tasks
 from backfill.drivers.slurm.reading.paths import BrokenPathError
 from backfill.drivers.slurm.reading.states import job_state
@@ -80,9 +80,7 @@ class PyslurmPath:
         conf = self._commands.conf
         if conf is not None and not self._commands.prefix and not conf.is_file():
             # libslurm would wait for it for a minute and then end the process.
-            raise UnreachableError(
-                CONTROLLER, f"there is no file {conf}", "point SLURM_CONF to your slurm.conf"
-            )
+            raise UnreachableError(CONTROLLER, f"there is no file {conf}", NAME_CONF)
         answer = self._child.ask({"call": "jobs", "ids": numbers})
         if "error" in answer:
             raise _meaning(answer["error"], str(self._child.greeting.get("pyslurm")))

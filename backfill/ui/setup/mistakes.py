@@ -1,0 +1,136 @@
+"""What an admin asks `backfill setup` for that cannot be: told by the option with which it was said."""
+
+from __future__ import annotations
+
+import ipaddress
+import pwd
+import shlex
+import string
+from collections.abc import Callable
+from pathlib import Path
+
+from backfill.config import ConfigError
+from backfill.core.model.quantities import parse_hostlist
+from backfill.ui.setup.survey import URI, HostSurvey, Survey
+from backfill.ui.setup.wishes import WishError, Wishes
+
+_FIELDS = {"name", "address"}
+# Where the policy file has what an option says.
+_OPTIONS = {
+    "hosts": "--hosts or --uri",
+    "instances.names": "--names",
+    "instances.addresses": "--addresses",
+    "instances.flavour.cpus": "--cpus",
+    "instances.flavour.memory_mb": "--memory-mb",
+    "libvirt.bridge": "--bridge",
+    "libvirt.directory": "--directory",
+    "libvirt.guest_network.also": "--also",
+    "libvirt.hardware.cpu_features": "--cpu-feature",
+    "libvirt.surroundings.gateway": "--gateway",
+    "libvirt.surroundings.mounts": "--mount",
+    "priorities.low": "--low",
+}
+
+
+def checked_pattern(pattern: str) -> str:
+    """Return `--uri` if every host's URI can be made of it."""
+    try:
+        named = {name for _, name, _, _ in string.Formatter().parse(pattern) if name is not None}
+    except ValueError:
+        named = {""}
+    if not named <= _FIELDS:
+        raise WishError(f"--uri {pattern}: in braces it has {{name}} or {{address}} only, as in {URI}")
+    return pattern
+
+
+def checked_conf(path: Path) -> Path:
+    """Return `--slurm-conf` if it is a file."""
+    if not path.is_file():
+        raise WishError(f"there is no file {path}; say where slurm.conf is by --slurm-conf")
+    return path
+
+
+def restart_words(command: str) -> tuple[str, ...]:
+    """`--restart` as the words of a command."""
+    try:
+        words = tuple(shlex.split(command))
+    except ValueError as error:
+        raise WishError(f"--restart {command}: {error}; write it as in a shell") from error
+    if not words:
+        raise WishError("--restart is empty; name the command that starts slurmctld anew")
+    return words
+
+
+def check_wishes(survey: Survey, wishes: Wishes) -> None:
+    """Raise WishError for the first wish that this machine and these hosts cannot fulfil."""
+    for check in _CHECKS:
+        check(survey, wishes)
+
+
+def by_option(error: ConfigError) -> ConfigError | WishError:
+    """Tell an admin what is wrong with the file that setup would write: no one has seen that file.
+
+    The same error comes back if some of it was not said by an option.
+    """
+    said = []
+    for problem in error.problems:
+        key = problem.path.partition("[")[0]
+        option = next((_OPTIONS[known] for known in _OPTIONS if known == key), "")
+        if not option:
+            return error
+        said.append(f"{option} {problem.what}; {problem.remedy}")
+    return WishError("\n".join(said))
+
+
+def _user(_: Survey, wishes: Wishes) -> None:
+    try:
+        pwd.getpwnam(wishes.user)
+    except KeyError:
+        told = f"there is no user {wishes.user} here; create it, or name the daemon's user by --user"
+        raise WishError(told) from None
+
+
+def _names(_: Survey, wishes: Wishes) -> None:
+    try:
+        parse_hostlist(wishes.names)
+    except ValueError as error:
+        raise WishError(f"--names {wishes.names}: {error}; write it like vn[1-8]") from error
+
+
+def _live(survey: Survey, wishes: Wishes) -> list[HostSurvey]:
+    return [host for host in survey.hosts if host.node.name in wishes.hosts]
+
+
+def _size(survey: Survey, wishes: Wishes) -> None:
+    """Refuse a virtual node that is larger than any host: it would never be made."""
+    live = _live(survey, wishes)
+    cpus, memory_mb = max(host.node.cpus for host in live), max(host.node.memory_mb for host in live)
+    if wishes.cpus > cpus:
+        raise WishError(f"--cpus {wishes.cpus} is more than the largest host has; name at most {cpus}")
+    if wishes.memory_mb > memory_mb:
+        told = f"--memory-mb {wishes.memory_mb} is more than the largest host has; name at most {memory_mb}"
+        raise WishError(told)
+
+
+def _bridge(survey: Survey, wishes: Wishes) -> None:
+    for host in _live(survey, wishes):
+        bridges = host.inspection.bridges if host.inspection is not None else None
+        if bridges is not None and wishes.bridge not in bridges:
+            there = f"it has {', '.join(sorted(bridges))}" if bridges else "it has none"
+            told = f"host {host.node.name} has no bridge {wishes.bridge}: {there}"
+            raise WishError(f"{told}; name it by --bridge, or make it there with the network card in it")
+
+
+def _route(survey: Survey, wishes: Wishes) -> None:
+    """Refuse addresses from which guests do not reach the controller."""
+    try:
+        network = ipaddress.ip_interface(wishes.addresses).network
+        outside = ipaddress.ip_address(survey.controller) not in network
+    except ValueError:
+        return  # the reader of policy files tells what is wrong with it; a controller may be a name
+    if outside and not wishes.gateway:
+        told = f"the controller {survey.controller} is not in the guests' network {network}"
+        raise WishError(f"{told}; name addresses of its network by --addresses, or a route by --gateway")
+
+
+_CHECKS: tuple[Callable[[Survey, Wishes], None], ...] = (_user, _names, _size, _bridge, _route)
