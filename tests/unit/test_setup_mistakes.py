@@ -68,6 +68,7 @@ _TOLD = (
     ("--user", "no.such", "there is no user no.such here; create it, or name the daemon's user by --user"),
     ("--names", "vn[1-", "--names vn[1-: hostlist 'vn[1-': brackets do not match; write it like vn[1-8]"),
     ("--names", "bm[1-1]", "--names has bm1, which is the node of host bm1; give instances names of their"),
+    ("--hosts", "bm[1-4]", "--hosts: Slurm has no node bm3, bm4 in slurm.conf; `sinfo -N` lists its nodes"),
     ("--cpus", "5", "--cpus 5 is more than the largest host has; name at most 4"),
     ("--memory-mb", "8001", "--memory-mb 8001 is more than the largest host has; name at most 8000"),
     ("--cpus", "-1", "--cpus is '-1', which is negative; write a whole number"),

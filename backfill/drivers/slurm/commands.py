@@ -48,7 +48,7 @@ _MEANINGS: tuple[tuple[re.Pattern[str], type[DriverError], str], ...] = tuple(
             r"Unable to process configuration file|cannot stat file|configuration source"
             r"|DNS SRV lookup failed",
             UnreachableError,
-            "see that slurm.conf in the policy file (or else SLURM_CONF) names Slurm's own",
+            "name Slurm's own by SLURM_CONF, by slurm.conf in the policy file, or by setup's --slurm-conf",
         ),
         (
             r"Invalid job id specified|Invalid node name specified|Node \S+ not found"

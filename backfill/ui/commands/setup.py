@@ -20,7 +20,14 @@ from backfill.ui.assemble import slurm_manager
 from backfill.ui.client import print_json
 from backfill.ui.doctor.look import daemon_listens
 from backfill.ui.parser import BAD_CONFIG, NO, NO_PERMISSION, OK, UNAVAILABLE, USAGE, say
-from backfill.ui.setup.mistakes import by_option, check_wishes, checked_conf, checked_pattern, restart_words
+from backfill.ui.setup.mistakes import (
+    by_option,
+    check_hosts,
+    check_wishes,
+    checked_conf,
+    checked_pattern,
+    restart_words,
+)
 from backfill.ui.setup.plan import Places, for_hosts, steps, texts
 from backfill.ui.setup.steps import Step, StepError, UndoRecord, WriteFile
 from backfill.ui.setup.survey import URI, Survey, survey
@@ -111,7 +118,9 @@ def run_setup(args: argparse.Namespace) -> int:
 
 def _set_up(args: argparse.Namespace, record: UndoRecord) -> int:
     conf, restart = checked_conf(args.slurm_conf), restart_words(args.restart)
-    found = survey(conf, _names(args.hosts), checked_pattern(args.uri))
+    names = _names(args.hosts)
+    found = survey(conf, names, checked_pattern(args.uri))
+    check_hosts(found, names)
     wishes = suggested(found, _wishes(args), None if args.yes or not sys.stdin.isatty() else _ask)
     check_wishes(found, wishes)
     places = Places(conf, program=(sys.executable, "-m", "backfill"), restart=restart)

@@ -6,7 +6,7 @@ import ipaddress
 import pwd
 import shlex
 import string
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from backfill.config import ConfigError
@@ -59,6 +59,14 @@ def restart_words(command: str) -> tuple[str, ...]:
     if not words:
         raise WishError("--restart is empty; name the command that starts slurmctld anew")
     return words
+
+
+def check_hosts(survey: Survey, names: Sequence[str]) -> None:
+    """Raise WishError if `--hosts` has a name that Slurm does not know."""
+    missing = [name for name in names if all(host.node.name != name for host in survey.hosts)]
+    if missing:
+        told = f"--hosts: Slurm has no node {', '.join(missing)} in slurm.conf"
+        raise WishError(f"{told}; `sinfo -N` lists its nodes")
 
 
 def check_wishes(survey: Survey, wishes: Wishes) -> None:

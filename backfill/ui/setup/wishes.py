@@ -52,7 +52,7 @@ def suggested(survey: Survey, wishes: Wishes, ask: Ask | None) -> Wishes:
     """
     live = [host for host in survey.hosts if host.inspection is not None]
     if not live:
-        reasons = "\n".join(host.problem for host in survey.hosts) or "Slurm has no such node in slurm.conf"
+        reasons = "\n".join(host.problem for host in survey.hosts) or "Slurm has no node of slurm.conf"
         raise WishError(f"{reasons}\nno host answers: name their libvirt by --uri, or other hosts by --hosts")
     cpus = min(host.node.cpus for host in live)
     memory_mb = min(host.node.memory_mb for host in live)
