@@ -27,6 +27,7 @@ _LIMIT_S = 3 * 3600.0
 _CLUSTERS: Mapping[str, Callable[[str], AbstractContextManager[tuple[Lab, str]]]] = {
     "bare": clusters.bare,
     "virtual": clusters.virtual,
+    "lines": clusters.lines,
 }
 # The suite becomes other users by sudo, of which it needs this much.
 _SUDO = """#!/bin/bash
@@ -102,15 +103,21 @@ def tell(told: Mapping[str, Mapping[str, Told]]) -> int:
     """Print what came of it; 1 where something fails on virtual nodes alone."""
     for kind, found in told.items():
         print(f"{kind}: {verdicts.counted(found)}")
-    if len(told) < 2:
-        for name, one in next(iter(told.values())).items():
-            if one.verdict is Verdict.FAILED:
-                print(f"  {name}: {one.why}")
+    if "bare" not in told or len(told) < 2:
+        for found in told.values():
+            for name, one in found.items():
+                if one.verdict is Verdict.FAILED:
+                    print(f"  {name}: {one.why}")
         return 0
-    pairs = verdicts.differences(told["bare"], told["virtual"])
-    for name, (bare, virtual) in pairs.items():
-        print(f"  {name}: {bare.verdict.value} -> {virtual.verdict.value}: {virtual.why or bare.why}")
-    return 1 if verdicts.worse(pairs) else 0
+    worse = False
+    for kind in (kind for kind in told if kind != "bare"):
+        pairs = verdicts.differences(told["bare"], told[kind])
+        for name, (bare, other) in pairs.items():
+            print(
+                f"  {name}: {bare.verdict.value} -> {other.verdict.value} ({kind}): {other.why or bare.why}"
+            )
+        worse = worse or bool(verdicts.worse(pairs))
+    return 1 if worse else 0
 
 
 def main() -> int:
@@ -118,7 +125,8 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.conformance", description=__doc__)
     parser.add_argument("suite", type=Path, metavar="DIR", help="a checkout of Slurm's sources")
     parser.add_argument("--slurm", default=roots.INSTALLED, choices=roots.RELEASES, help="of this release")
-    parser.add_argument("--on", default=[*_CLUSTERS], nargs="+", choices=_CLUSTERS, help="both if left out")
+    kinds = "the first two if left out"
+    parser.add_argument("--on", default=["bare", "virtual"], nargs="+", choices=_CLUSTERS, help=kinds)
     parser.add_argument("--only", default=[], nargs="+", metavar="TEST", help="such as tests/test_102_1.py")
     args = parser.parse_args()
     try:
