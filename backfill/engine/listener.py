@@ -39,6 +39,8 @@ _LINE_WITHIN_S = 10.0
 # When no client can be taken (no descriptor or thread is left), the next try comes after this.
 _REST_S = 0.05
 
+_ELSEWHERE = "see daemon.socket in the policy file"
+_NOT_YET_MADE = "systemd makes its directory when the unit starts, or see daemon.socket in the policy file"
 _ONE_TOO_MANY = json.dumps({"error": TOO_MANY, "kind": "busy"}).encode() + b"\n"
 
 Answerer = Callable[[dict[str, object], int], dict[str, object]]
@@ -89,12 +91,9 @@ class Listener:
             self._paths.append(path)
             path.chmod(0o666)  # everybody may ask; who may act is told by SO_PEERCRED
         except OSError as error:
-            denied = isinstance(error, PermissionError)
-            made = "systemd makes its directory when the unit starts, or " if denied else ""
-            raise RuntimeError(
-                f"{path} cannot be listened on: {error.strerror or error}; {made}see daemon.socket in "
-                "the policy file"
-            ) from error
+            remedy = _NOT_YET_MADE if isinstance(error, PermissionError) else _ELSEWHERE
+            why = error.strerror or error
+            raise RuntimeError(f"{path} cannot be listened on: {why}; {remedy}") from error
         self._serve(server)
 
     def listen_tcp(self, address: str, port: int) -> None:

@@ -37,7 +37,10 @@ _QCOW2 = b"QFI\xfb"
 def credentials(facts: Facts) -> Iterator[Finding]:
     """Guests get the key by which Slurm's daemons know one another; munge, where that is it, works here."""
     if facts.munge_problem:
-        yield Finding(Defect.MUNGE, "munge", facts.munge_problem, "systemctl restart munge")
+        problem, _, remedy = facts.munge_problem.rpartition("; ")
+        look = "systemctl restart munge"
+        mend = f"{remedy}; {look}" if problem else look
+        yield Finding(Defect.MUNGE, "munge", problem or facts.munge_problem, mend)
     kind = facts.slurm.settings.raw.get("AuthType", "auth/munge") if facts.slurm is not None else "auth/munge"
     around = facts.config.libvirt.surroundings if facts.config.libvirt is not None else None
     yield from _other_key(kind, around)
