@@ -164,10 +164,10 @@ def _patience(one: Workload, ladder: Ladder, *, ready: bool, at: str) -> Iterato
     terms = one.terms
     if terms.stand_still_s is None:
         return
-    longest_s = ladder.longest_stop_s
-    if longest_s is not None and longest_s <= terms.stand_still_s:
+    planned_s = ladder.planned_stop_s
+    if planned_s is not None and planned_s <= terms.stand_still_s:
         return
-    long = "without limit" if longest_s is None else f"for up to {longest_s:g} s"
+    long = "without limit" if planned_s is None else f"for up to {planned_s:g} s"
     patience = f"{at}.stand_still_s = {terms.stand_still_s:g} s"
     if one.ladder:
         what = f"lets a job stand still {long}, more than {patience}"

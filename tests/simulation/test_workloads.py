@@ -17,6 +17,7 @@ from backfill.core.policies.ladder import Ladder, Rung, RungRule
 from backfill.core.policies.limits import Limits
 from backfill.core.policies.scale import Scale
 from backfill.core.policies.workloads import AtEnd, JobSignal, ReadyMade, WarnBy, Workload, Workloads
+from backfill.core.policy import Proof
 from backfill.drivers.simulated.costs import StepCosts
 from backfill.drivers.simulated.world import SimulatedWorld
 from backfill.drivers.store.memory import MemoryJournal
@@ -302,6 +303,38 @@ def test_two_stops_soon_after_one_another_count_together() -> None:
     assert 55 < owed.spent_s < 70
     take(run.sim, 60.0, 80.0)
     run.until(lambda: run.sim.job(low).state is JobState.PENDING, 60)
+    assert run.sim.audit() == []
+
+
+@pytest.mark.parametrize(("like", "stay_s"), [(ReadyMade.OSPOOL, 40.0), (ReadyMade.CONDOR, 265.0)])
+def test_a_pilot_on_disk_waits_for_as_long_as_it_can(like: ReadyMade, stay_s: float) -> None:
+    """What the way to disk may take at most is not waited for less, where it took much less."""
+    sim = cluster(cpus=1)
+    rules = policies(
+        hosts=("bm1",), workloads=Workloads((Workload("p", like=like),)), proof=Proof.MEMORY, answer_within_s=60.0
+    )
+    run = play(sim, rules)
+    low = sim.submit("htc", 1000.0)
+    run.until(lambda: running(sim, low), 30)
+    run.run(3.0)
+    take(sim, stay_s, stay_s)
+    run.until(lambda: phase(run) is Phase.PARKED, 20)
+    assert "it waits" in run.world.managed["vn1"].reason
+    run.until(lambda: ended(sim, low), 2000)
+    assert sim.job(low).restarts == 0
+    assert sim.audit() == []
+
+
+def test_an_owner_of_whom_nothing_is_known_is_judged_as_the_others_are() -> None:
+    """Whose jobs are short: the pilot waits for one of an hour by its limit."""
+    run, low = one_pilot(pilots())
+    for _ in range(3):
+        run.sim.submit("batch", 10.0, time_limit_s=3600.0, user="known", required_nodes=("bm2",))
+    run.until(lambda: run.world.habits.shares("known") is not None, 120)
+    run.sim.submit("batch", 60.0, time_limit_s=3600.0, user="new", required_nodes=("bm1",))
+    run.until(lambda: phase(run) is Phase.PARKED, 10)
+    run.until(lambda: ended(run.sim, low), 2000)
+    assert run.sim.job(low).restarts == 0
     assert run.sim.audit() == []
 
 

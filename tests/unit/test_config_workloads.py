@@ -10,13 +10,13 @@ from backfill.config.load import load
 from backfill.core.policies.workloads import READY_MADE, AtEnd, ReadyMade, WarnBy
 from tests.unit.policy_files import sentences, text
 
-LONG = "the ladder of all jobs lets one stand still for up to 14521"
+LONG = "the ladder of all jobs lets one stand still for up to 14460"
 NO_END = "and the patience of these jobs has no end; set stand_still_s"
 BAD = [
     ("{name: p, stand_still_s: 60}", f"is 60 s, and {LONG}"),
     (
         "{name: p, stand_still_s: 60, ladder: [{rung: pause, for_s: 90}, {rung: requeue}]}",
-        "ladder lets a job stand still for up to 120 s, more than workloads[0].stand_still_s = 60 s; shorten",
+        "ladder lets a job stand still for up to 90 s, more than workloads[0].stand_still_s = 60 s; shorten",
     ),
     (
         "{name: p, stand_still_s: 60, ladder: [{rung: pause}]}",

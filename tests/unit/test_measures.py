@@ -6,6 +6,7 @@ import pytest
 
 from backfill.core.model.measures import (
     Eviction,
+    Habits,
     Harvest,
     bounded_slowdown,
     distribution,
@@ -93,3 +94,26 @@ def test_paired_delay_compares_job_by_job() -> None:
     delay = paired_delay({"a": 10, "b": 20, "c": 30}, {"a": 15, "b": 18, "d": 1})
     assert (delay.delay_s.count, delay.delay_s.mean, delay.delay_s.maximum) == (2, 1.5, 5)
     assert (delay.delayed, delay.unpaired) == (1, 2)
+
+
+def test_habits_of_an_owner_whose_jobs_are_known() -> None:
+    """A quarter of the latest 16 jobs did not exceed the first share, nine in ten not the second."""
+    habits = Habits()
+    for percent in (99, *range(1, 17)):
+        habits.learn("known", percent, 100.0)
+    assert habits.shares("known") == (0.04, 0.15)
+    habits.learn("known", 500.0, 100.0)
+    assert habits.shares("known") == (0.05, 0.16)
+
+
+def test_habits_of_all_stand_for_those_of_an_owner_who_is_new() -> None:
+    """Until three of that one's jobs are known; of fewer than three of all nothing is said."""
+    habits = Habits()
+    for percent in (10, 20):
+        habits.learn("known", percent, 100.0)
+    assert habits.shares("known") is habits.shares("new") is None
+    habits.learn("new", 90.0, 100.0)
+    assert habits.shares("new") == habits.shares("known") == (0.1, 0.9)
+    habits.learn("new", 80.0, 100.0)
+    habits.learn("new", 70.0, 100.0)
+    assert habits.shares("new") == (0.7, 0.9)

@@ -218,6 +218,7 @@ def _share(part: float, whole: float) -> float:
 # --- how much of their time limits the owners of jobs use ---------------------------------------
 
 _LATEST = 16  # jobs of one owner that count
+_LATEST_OF_ALL = 64  # for an owner of whom too little is known
 _FEWEST = 3  # of which something can be said
 
 
@@ -226,18 +227,21 @@ class Habits:
 
     def __init__(self) -> None:
         self._shares: dict[str, deque[float]] = {}
+        self._of_all: deque[float] = deque(maxlen=_LATEST_OF_ALL)
 
     def learn(self, user: str, ran_s: float, limit_s: float) -> None:
         """Take in a job of this user's that ran for so long, by a limit above 0."""
         share = max(0.0, min(1.0, ran_s / limit_s))
         self._shares.setdefault(user, deque(maxlen=_LATEST)).append(share)
+        self._of_all.append(share)
 
     def shares(self, user: str) -> tuple[float, float] | None:
         """Return the shares that a quarter, and nine in ten, of this user's latest jobs did not exceed.
 
-        None: too few are known.
+        Those of all users' jobs, if too few of this one's are known; None: of these, too.
         """
-        known = sorted(self._shares.get(user, ()))
+        own = self._shares.get(user, ())
+        known = sorted(own if len(own) >= _FEWEST else self._of_all)
         if len(known) < _FEWEST:
             return None
         return known[(len(known) - 1) // 4], known[ceil(0.9 * len(known)) - 1]

@@ -85,14 +85,23 @@ class Ladder:
         return any(rule.rung in _ENDS for rule in self.rungs)
 
     @property
+    def planned_stop_s(self) -> float | None:
+        """How long it lets an instance stand still, seconds; None: without limit.
+
+        The time of a rung counts from when it is asked for, so what that takes is part of it.
+        """
+        stops = self._stops
+        return None if stops is None else sum(max(for_s, within_s) for for_s, within_s in stops)
+
+    @property
     def longest_stop_s(self) -> float | None:
-        """The longest time that an instance may stand still, seconds; None: without limit."""
-        if not self.ends:
-            return None
-        total = 0.0
-        for rule in self.rungs:
-            if rule.rung in (Rung.PAUSE, Rung.SUSPEND):
-                if rule.for_s is None:
-                    return None
-                total += rule.for_s + rule.within_s
-        return total
+        """As long as that, and what its rungs may take to work besides: Slurm must wait for more."""
+        stops = self._stops
+        return None if stops is None else sum(for_s + within_s for for_s, within_s in stops)
+
+    @property
+    def _stops(self) -> list[tuple[float, float]] | None:
+        """The times of the rungs on which it stands still; None: it does so without limit."""
+        stops = [rule for rule in self.rungs if rule.rung in (Rung.PAUSE, Rung.SUSPEND)]
+        limited = [(rule.for_s, rule.within_s) for rule in stops if rule.for_s is not None]
+        return limited if self.ends and len(limited) == len(stops) else None

@@ -94,11 +94,11 @@ def _to_disk(within_s: float, for_s: float) -> tuple[RungRule, ...]:
 # after 924 s at the least (tcp(7), tcp_retries2 = 15); ranks that stopped 60 s apart went on (docs/mpi.md).
 READY_MADE: dict[ReadyMade, Terms] = {
     ReadyMade.DEFAULT: Terms(),
-    ReadyMade.CONDOR: Terms(300.0, WarnBy.SIGNAL, 10.0, AtEnd.REQUEUE, _rungs(280.0), _to_disk(60.0, 230.0)),
-    ReadyMade.OSPOOL: Terms(60.0, WarnBy.SIGNAL, 10.0, AtEnd.REQUEUE, _rungs(50.0), _to_disk(30.0, 20.0)),
-    ReadyMade.GLIDEIN: Terms(60.0, WarnBy.SIGNAL, 20.0, AtEnd.REQUEUE, _rungs(50.0), _to_disk(30.0, 20.0)),
+    ReadyMade.CONDOR: Terms(300.0, WarnBy.SIGNAL, 10.0, AtEnd.REQUEUE, _rungs(280.0), _to_disk(60.0, 280.0)),
+    ReadyMade.OSPOOL: Terms(60.0, WarnBy.SIGNAL, 10.0, AtEnd.REQUEUE, _rungs(50.0), _to_disk(30.0, 50.0)),
+    ReadyMade.GLIDEIN: Terms(60.0, WarnBy.SIGNAL, 20.0, AtEnd.REQUEUE, _rungs(50.0), _to_disk(30.0, 50.0)),
     ReadyMade.MPI: Terms(
-        600.0, rungs=_rungs(580.0, throttle=False), to_disk=_to_disk(120.0, 400.0), skew_s=60.0
+        600.0, rungs=_rungs(580.0, throttle=False), to_disk=_to_disk(120.0, 580.0), skew_s=60.0
     ),
 }
 
