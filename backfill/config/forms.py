@@ -13,6 +13,7 @@ from backfill.core.model.clock import parse_cron
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}")
 _SHARE = re.compile(r"[0-9]{1,6}|(100|[0-9]{1,2})%")
 _SCHEMES = ("qemu", "test")
+_SERVICE = re.compile(r"(?:[A-Za-z0-9][A-Za-z0-9._-]*|\[[0-9A-Fa-f:.]+\])(?::([0-9]{1,5}))?")
 
 ALLOWED = {
     "text": "text",
@@ -20,6 +21,7 @@ ALLOWED = {
     "path": "an absolute path",
     "ip": "an IP address, such as 10.0.0.1",
     "endpoint": "an IP address with a port, such as 10.0.0.1:6817",
+    "service": "a host, or host:port, such as cm.example.org:9618",
     "network": "an IPv4 address or network, such as 10.0.2.0/24",
     "mount": "four words as in fstab, such as '10.0.0.1:/home /home nfs4 rw,hard'",
     "uri": "a libvirt address, such as qemu+tcp://10.0.0.11/system",
@@ -57,6 +59,11 @@ def _is_endpoint(text: str) -> bool:
     host, _, port = text.rpartition(":")
     number = int(port) if re.fullmatch(r"[0-9]{1,5}", port) else 0
     return 0 < number < 65536 and address_in(host.strip("[]")) is not None
+
+
+def _is_service(text: str) -> bool:
+    found = [_SERVICE.fullmatch(one.strip()) for one in text.split(",")]
+    return all(one is not None and 0 < int(one[1] or 1) < 65536 for one in found)
 
 
 def network_in(text: str) -> str | None:
@@ -110,6 +117,7 @@ _WRONG: dict[str, Callable[[str], str | None]] = {
     "path": _unless(lambda text: text.startswith("/"), "is not an absolute path"),
     "ip": _unless(lambda text: address_in(text), "is not an IP address"),
     "endpoint": _unless(_is_endpoint, "is not an address with a port"),
+    "service": _unless(_is_service, "is no host, and no host with a port"),
     "network": _unless(network_in, "is not an IPv4 address or network"),
     "mount": _unless(_is_mount, "is not a line of fstab"),
     "uri": _unless(_is_uri, "is not a libvirt address"),

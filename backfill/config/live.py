@@ -144,14 +144,23 @@ def _cluster_name(config: Config, settings: SlurmSettings) -> Iterator[str]:
 
 
 def _partitions(config: Config, settings: SlurmSettings) -> Iterator[str]:
-    for level in ("low", "high"):
-        for index, name in enumerate(getattr(config.policies.priorities, level)):
+    """Yield partitions that Slurm does not have: jobs of a workload there would have no patience."""
+    for path, names in _named_partitions(config):
+        for index, name in enumerate(names):
             if name not in settings.partitions:
                 known = ", ".join(settings.partitions) or "none"
                 yield (
-                    f"{_at(config, f'priorities.{level}[{index}]')} is {name}, and Slurm has no "
+                    f"{_at(config, f'{path}[{index}]')} is {name}, and Slurm has no "
                     f"such partition; {_near(name, settings.partitions)}Partitions: {known}"
                 )
+
+
+def _named_partitions(config: Config) -> Iterator[tuple[str, tuple[str, ...]]]:
+    """Yield the lists of partitions in the file, by their key."""
+    for level in ("low", "high"):
+        yield f"priorities.{level}", getattr(config.policies.priorities, level)
+    for index, one in enumerate(config.policies.workloads.entries):
+        yield f"workloads[{index}].partitions", one.partitions
 
 
 def _host_nodes(config: Config, nodes: Mapping[str, Node]) -> Iterator[str]:

@@ -369,7 +369,9 @@ class CondorEntry:
     payloads.
     """
 
-    collector: str = field(metadata=about("Where its collector is: host, or host:port."))
+    collector: str = field(
+        metadata=about("Where its collector is: host, or host:port; several with commas.", form="service")
+    )
     tokens: str = key(
         "/etc/backfill/condor-tokens",
         "Directory with a READ token for the pool; closed to others on the machine.",

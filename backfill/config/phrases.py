@@ -64,6 +64,7 @@ def _allowed_amount(shape: Amount) -> str:
 
 
 def _allowed_choice(known: list[str], given: str) -> str:
-    near = difflib.get_close_matches(given[:40], known, 1) if given else []
+    letters = {one.casefold(): one for one in known}
+    near = [letters[one] for one in difflib.get_close_matches(given[:40].casefold(), letters, 1)]
     listed = " or ".join(filter(None, [", ".join(known[:-1]), known[-1]]))
     return f"{listed} (did you mean {near[0]}?)" if near else listed

@@ -308,10 +308,13 @@ def test_two_stops_soon_after_one_another_count_together() -> None:
 
 @pytest.mark.parametrize(("like", "stay_s"), [(ReadyMade.OSPOOL, 40.0), (ReadyMade.CONDOR, 265.0)])
 def test_a_pilot_on_disk_waits_for_as_long_as_it_can(like: ReadyMade, stay_s: float) -> None:
-    """What the way to disk may take at most is not waited for less, where it took much less."""
+    """Nearly all of its patience, not what a slow way to disk would have left of it."""
     sim = cluster(cpus=1)
     rules = policies(
-        hosts=("bm1",), workloads=Workloads((Workload("p", like=like),)), proof=Proof.MEMORY, answer_within_s=60.0
+        hosts=("bm1",),
+        workloads=Workloads((Workload("p", like=like),)),
+        proof=Proof.MEMORY,
+        answer_within_s=60.0,
     )
     run = play(sim, rules)
     low = sim.submit("htc", 1000.0)

@@ -64,6 +64,15 @@ def test_partitions_that_do_not_exist(config: Config) -> None:
     ]
 
 
+def test_a_workload_in_a_partition_that_does_not_exist(tmp_path: Path) -> None:
+    """Its pilots would be like any other job, and wait for longer than their pool does."""
+    inner = "workloads: [{name: p, like: ospool, partitions: [htc]}, {name: q, partitions: [hct]}]"
+    assert conflicts(loaded(tmp_path, text(inner)), SETTINGS, NODES, HOSTS) == [
+        "line 10: workloads[1].partitions[0] is hct, and Slurm has no such partition; did you mean htc? "
+        "Partitions: batch, htc"
+    ]
+
+
 def test_another_cluster_is_not_touched(config: Config) -> None:
     """The file's cluster and Slurm's must be the same, in any case of letters."""
     assert conflicts(config, replace(SETTINGS, cluster="C1"), NODES, HOSTS) == []

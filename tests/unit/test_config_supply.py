@@ -54,3 +54,19 @@ def test_user_and_script_are_looked_for_on_the_machine(tmp_path: Path) -> None:
     found = [said for said in check_files(load(path)) if "supply" in said]
     assert "supply.script: /nosuch.sh cannot be read: No such file or directory" in found[0]
     assert "supply.user is nosuch, and this machine knows no such user; name an ordinary user" in found[1]
+
+
+@pytest.mark.parametrize(
+    "where", ["cm", "cm.example.org:9618", "10.0.0.1", "[fd00::1]:9618", "cm1, cm2:9618"]
+)
+def test_where_a_collector_may_be(tmp_path: Path, where: str) -> None:
+    """A host, or host:port; more than one of a pool that has two."""
+    assert not sentences(tmp_path, text(f"condor: {{collector: '{where}'}}"))
+
+
+@pytest.mark.parametrize("where", ["cm:96x8", "cm:0", "cm:70000", "<10.0.0.1:9618>", "https://cm", "a b", ""])
+def test_where_no_collector_can_be(tmp_path: Path, where: str) -> None:
+    """Told by the file, not by a pool that does not answer."""
+    (found,) = sentences(tmp_path, text(f"condor: {{collector: '{where}'}}"))
+    assert "condor.collector is" in found
+    assert "write a host, or host:port, such as cm.example.org:9618" in found

@@ -24,6 +24,7 @@ BAD = [
     ),
     ("{name: p, like: condor, stand_still_s: 30}", "is 30 s, and the ladder of workloads[0].like lets a job"),
     ("{name: p, like: condor, signal: TREM}", "USR1 or USR2 (did you mean TERM?)"),
+    ("{name: p, like: condor, signal: term}", "USR1 or USR2 (did you mean TERM?)"),
     ("{name: p, like: condr}", "did you mean condor?"),
     ("{name: p, like: condor, warn: command}", "command is not set, and warn is command; name the program"),
     ("{name: p, like: condor, command: [/x]}", "command is set, and warn is signal; write warn: command"),

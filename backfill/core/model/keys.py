@@ -21,6 +21,7 @@ Form = Literal[
     "path",
     "ip",
     "endpoint",
+    "service",
     "network",
     "mount",
     "uri",
