@@ -38,8 +38,8 @@ def test_a_pilot_is_an_ordinary_users_job(tools: FakeTools, monkeypatch: pytest.
     (call,) = [call for call in tools.calls if call.startswith("sbatch")]
     for word in (
         "--job-name=backfill-pilot-3 --comment=backfill: pilot 3 --dependency=singleton --partition=htc",
-        "--nodes=1 --ntasks=1 --cpus-per-task=2 --time=30 --chdir=/tmp --account=osg",
-        f"--uid={PERSON.pw_uid} --gid={PERSON.pw_gid} /srv/pilot.sh",
+        "--nodes=1 --ntasks=1 --cpus-per-task=2 --time=30 --chdir=/tmp",
+        f"--uid={PERSON.pw_uid} --gid={PERSON.pw_gid} --account=osg /srv/pilot.sh",
     ):
         assert word in call
 
@@ -53,20 +53,34 @@ def test_one_that_lives_is_not_submitted_again(tools: FakeTools, monkeypatch: py
     assert tools.changes() == []
 
 
-def test_slurm_user_sends_it_by_a_token(tools: FakeTools, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Only root may name another user, but SlurmUser may make a token for one."""
+def unshare(monkeypatch: pytest.MonkeyPatch, place: Path, script: str) -> None:
+    """The driver is SlurmUser's, on a machine with this `unshare`."""
+    place.mkdir()
+    (place / "unshare").write_text(f"#!/bin/sh\n{script}\n")
+    (place / "unshare").chmod(0o755)
+    monkeypatch.setenv("PATH", str(place), prepend=os.pathsep)
     monkeypatch.setattr(os, "geteuid", lambda: 64030)
-    tools.answer("scontrol token", "SLURM_JWT=abc.def.ghi\n")
+
+
+def test_slurm_user_sends_it_as_root_does(
+    tools: FakeTools, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Only sbatch has to take itself for root's: slurmctld takes from SlurmUser what it takes from root."""
+    unshare(
+        monkeypatch, tmp_path / "bin", '[ "$*" != "${*#--user --map-root-user -- }" ] && shift 3 && exec "$@"'
+    )
     tools.answer("sbatch", "17\n")
     assert submit(tools) == "17"
-    assert f"scontrol token username={PERSON.pw_name} lifespan=60" in tools.calls
-    assert "--uid" not in tools.calls[-1]
+    assert f"--uid={PERSON.pw_uid} --gid={PERSON.pw_gid} --account=osg /srv/pilot.sh" in tools.calls[-1]
 
 
-def test_without_tokens_it_says_what_is_to_be_done(tools: FakeTools, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_where_no_namespace_is_to_be_had_it_says_so(
+    tools: FakeTools, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     """One sentence, and nothing is submitted."""
-    monkeypatch.setattr(os, "geteuid", lambda: 64030)
-    with pytest.raises(RefusedError, match=r"set AuthAltTypes=auth/jwt in slurm\.conf, or run the daemon as"):
+    said = "unshare: write failed /proc/self/uid_map: Operation not permitted"
+    unshare(monkeypatch, tmp_path / "bin", f"echo '{said}' >&2; exit 1")
+    with pytest.raises(RefusedError, match=r"no user namespace here.*; allow them to SlurmUser .*or run"):
         submit(tools)
     assert not any(call.startswith("sbatch") for call in tools.calls)
 

@@ -1,18 +1,21 @@
-"""Pilots through sbatch, as an ordinary user: by root, or by a token that SlurmUser makes for them."""
+"""Pilots through sbatch, as an ordinary user: by root, or by SlurmUser, whom slurmctld believes as much."""
 
 from __future__ import annotations
 
 import os
 import pwd
-import re
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from backfill.drivers.slurm.checks import JOB_ID, checked, one_line
 from backfill.drivers.slurm.commands import SlurmTools
-from backfill.ports.errors import BadOutputError, NotFoundError, RefusedError
+from backfill.ports.errors import BadOutputError, DriverError, NotFoundError, RefusedError
 from backfill.ports.workload import PilotSpec
 
-_TOKEN_S = 60
-_TOKEN = re.compile(r"^SLURM_JWT=(\S+)$", re.MULTILINE)
+# slurmctld takes from SlurmUser what it takes from root, but sbatch itself lets only root name another
+# user. It takes itself for root's in a user namespace; credentials are still SlurmUser's.
+_AS_ROOT = ("unshare", "--user", "--map-root-user", "--")
+_NO_NAMESPACE = "unshare: "
 
 
 def submit(commands: SlurmTools, pilot: PilotSpec) -> str:
@@ -33,16 +36,13 @@ def submit(commands: SlurmTools, pilot: PilotSpec) -> str:
         f"--cpus-per-task={pilot.cpus}",
         f"--time={max(1, int(pilot.limit_s // 60))}",
         f"--chdir={pilot.directory or person.pw_dir}",
+        f"--uid={person.pw_uid}",
+        f"--gid={person.pw_gid}",  # otherwise it would have the group of who submits it
         *pilot.options,
     ]
     # The daemon's own surroundings are none of a job's business.
     env = {"HOME": person.pw_dir, "USER": pilot.user, "LOGNAME": pilot.user, "SHELL": person.pw_shell}
-    if os.geteuid() == 0:
-        # Without --gid the job would have root's group.
-        argv += [f"--uid={person.pw_uid}", f"--gid={person.pw_gid}"]
-    else:
-        env["SLURM_JWT"] = _token(commands, pilot.user)
-    said = commands.run([*argv, pilot.script], pilot.name, env).strip()
+    said = _sent(commands, [*argv, pilot.script], pilot.name, env).strip()
     job_id = said.partition(";")[0]  # a cluster's name may follow
     if not job_id.isdecimal():
         raise BadOutputError(pilot.name, f"sbatch has said {said[:80]!r} instead of a job's number")
@@ -80,14 +80,14 @@ def _person(user: str) -> pwd.struct_passwd:
     return person
 
 
-def _token(commands: SlurmTools, user: str) -> str:
-    """Make a token with which the next call is the user's; SlurmUser may do so for anybody."""
-    argv = ["scontrol", "token", f"username={user}", f"lifespan={_TOKEN_S}"]
-    found = _TOKEN.search(commands.run(argv, f"user {user}"))
-    if found is None:
-        raise RefusedError(
-            f"user {user}",
-            "Slurm makes no token for it, so that only root could send its pilots",
-            "set AuthAltTypes=auth/jwt in slurm.conf, or run the daemon as root",
-        )
-    return found[1]
+def _sent(commands: SlurmTools, argv: Sequence[str], subject: str, env: Mapping[str, str]) -> str:
+    if os.geteuid() == 0:
+        return commands.run(argv, subject, env)
+    try:
+        return replace(commands, prefix=(*commands.prefix, *_AS_ROOT)).run(argv, subject, env)
+    except DriverError as error:
+        if _NO_NAMESPACE not in str(error):
+            raise
+        said = "its daemon gets no user namespace here, so that only root could send it"
+        remedy = "allow them to SlurmUser (docs/htcondor.md), or run the daemon as root"
+        raise RefusedError(subject, said, remedy) from error
