@@ -122,6 +122,7 @@ def play(pool: PoolRig, name: str, draw: Draw, policy: dict[str, Any], *, patien
     result.capacity_s = (ended_s - began_s) * len(rig.lab.hosts)
     _take_stock(pool, named, (began_s, ended_s), result)
     pool.clear()
+    rig.until(lambda: not ads(pool.pool("condor_q", "-allusers", "-json")), what="the end of all payloads")
     rig.begin()  # what a payload says in a second run is no fault here
     return result
 

@@ -27,7 +27,8 @@ def test_where_memory_is_wanted_nothing_of_it_is_kept(like: ReadyMade) -> None:
     planned_s, patience_s = ladder.planned_stop_s, READY_MADE[like].stand_still_s
     assert planned_s is not None
     assert patience_s is not None
-    assert planned_s == rules.ladder_of("w").planned_stop_s < patience_s
+    assert planned_s == rules.ladder_of("w").planned_stop_s
+    assert planned_s < patience_s
     own = (RungRule(Rung.REQUEUE),)
     its = replace(rules, workloads=Workloads((Workload("w", like=like, ladder=own),)), proof=Proof.MEMORY)
     assert its.ladder_of("w") == Ladder(own)

@@ -66,6 +66,8 @@ NEGOTIATOR_MIN_INTERVAL = 2
 NEGOTIATOR_CYCLE_DELAY = 2
 JOB_DEFAULT_LEASE_DURATION = 2400
 JOB_EPOCH_HISTORY = $(SPOOL)/epoch_history
+# condor_q gives up after 20 s otherwise, which a busy machine may take to answer.
+Q_QUERY_TIMEOUT = 150
 SYSTEM_JOB_MACHINE_ATTRS = $(SYSTEM_JOB_MACHINE_ATTRS) SlurmJob
 """
 # Pilots are jobs of Slurm here, looked at more often than where a site has thousands.
