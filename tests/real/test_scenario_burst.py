@@ -73,6 +73,7 @@ def test_work_moves_from_a_host_into_the_cloud(rig: DaemonRig, cloud: CloudHandl
 
 def test_a_job_has_servers_of_its_own_in_the_cloud(rig: DaemonRig, cloud: CloudHandle) -> None:
     """Two in its size, which know each other by name and say whose they are; nothing of them stays."""
+    empty(rig, cloud)  # what idles keeps its room for `scale.idle_s`
     known = both(rig, cloud)
     known["openstack"]["flavours"] = ["tiny", "small"]
     own = {"enabled": True, "networks": [{"name": "wire", "cloud": "nodes"}]}
