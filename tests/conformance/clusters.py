@@ -17,7 +17,7 @@ from tests.real.daemon_rig import DaemonRig, lab_name
 
 NODES, CPUS, MEMORY_MB = 4, 2, 512
 HOSTS = 2
-# The suite of 24.11 asks, after each of its files, for every job it has submitted since its start.
+# The suite of 24.11 asks, at the end of a file, for every job of it.
 _CONF = ("MinJobAge=86400",)
 # What it sets down has to stay down, so that it knows which node a reservation gets.
 _STAYS_DOWN = "ReturnToService=1"

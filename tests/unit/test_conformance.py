@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from tests.conformance.__main__ import files
 from tests.conformance.verdicts import Told, Verdict, counted, differences, read, worse
 
 _REPORT = """<?xml version="1.0"?><testsuites><testsuite name="pytest">
@@ -43,3 +44,20 @@ def test_only_what_differs_is_told() -> None:
         "gone": (passed, Told(Verdict.SKIPPED, "it was not run")),
     }
     assert worse(pairs) == ["worse"]
+
+
+def test_files_are_run_one_by_one(tmp_path: Path) -> None:
+    """All of a folder in order; what is named as it is named."""
+    for name in ("tests/b/test_2.py", "tests/b/test_1.py", "tests/test_3.py", "tests/lib.py"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).touch()
+
+    def names(*only: str) -> list[str]:
+        return [str(file.relative_to(tmp_path)) for file in files(tmp_path, only)]
+
+    assert names() == ["tests/b/test_1.py", "tests/b/test_2.py", "tests/test_3.py"]
+    assert names("tests/test_3.py", "tests/b") == [
+        "tests/test_3.py",
+        "tests/b/test_1.py",
+        "tests/b/test_2.py",
+    ]
