@@ -41,6 +41,7 @@ while [[ $1 == -* ]]; do
 done
 exec runuser -u "$user" -- "$@"
 """
+_PYTESTS = "/tmp/pytest-of-root"
 _CONF = """SlurmSourceDir={suite}
 SlurmBuildDir={suite}
 SlurmInstallDir=/usr
@@ -85,6 +86,9 @@ def run(suite: Path, release: str, kind: str, only: Sequence[str]) -> dict[str, 
         (own / "bin/sudo").chmod(0o755)
         if lab.tools:  # where a login shell finds them, too
             lab.run("ctl", ["mount", "--bind", str(lab.tools), "/usr/local/bin"], check=True)
+        # The suite opens all that pytest has there, which may be another run's that is just being removed.
+        script = f"mkdir -p {_PYTESTS}; mount -t tmpfs none {_PYTESTS}"
+        lab.run("ctl", ["sh", "-euc", script], check=True)
         (own / "testsuite.conf").write_text(_CONF.format(suite=suite))
         environment = {
             "PATH": f"{own}/bin:{lab.path}",

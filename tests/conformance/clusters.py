@@ -57,7 +57,8 @@ def virtual(release: str, registration: str = "dynamic") -> Iterator[tuple[Lab, 
         for host in lab.hosts:
             lab.stop(f"slurmd@{host}")
         _rewrite(lab, _virtual_alone)
-        lab.run("ctl", ["mount", "--bind", str(exported(lab.dir) / "home"), "/home"], check=True)
+        for root in ("", "/run/root") if lab.spec.roots else ("",):  # tools of another release see their own
+            lab.run("ctl", ["mount", "--bind", str(exported(lab.dir) / "home"), f"{root}/home"], check=True)
         rig = DaemonRig(lab, guest)
         hosts = [
             {"name": host, "provider": "libvirt", "uri": lab.libvirt_uri(host), "node": None}
