@@ -64,6 +64,15 @@ def test_jobs_wait_for_nodes_that_are_announced(rig: RealRig) -> None:
     asked = rig.ctl(*wish)
     assert rig.manager.observe().nodes.keys() == before
     assert job(rig, asked).state is JobState.PENDING
+    listed = ",".join(room.name for room in rooms)
+    for state in (["State=DOWN", "Reason=an_admin"], ["State=RESUME"]):  # as with NodeName=ALL
+        rig.ctl("scontrol", "update", f"NodeName={listed}", *state)
+    lost = rig.ctl(*wish)
+    assert Dynamic().announce(manager_of(rig.lab), rooms) == []
+    assert {one.base for one in manager_of(rig.lab).raw_nodes([r.name for r in rooms]).values()} == {
+        NodeBase.FUTURE
+    }
+    rig.until(lambda: {job(rig, one).state for one in (asked, lost)} == {JobState.PENDING})
     assert Dynamic().announce(manager_of(rig.lab), rooms[:1]) == []
     assert manager_of(rig.lab).raw_nodes([room.name for room in rooms]).keys() == {rooms[0].name}
     assert Dynamic().announce(manager_of(rig.lab), []) == []

@@ -34,6 +34,7 @@ class Table:
         self.jobs: dict[str, str] = {}  # by node
         self.stuck = ""  # the node whose removal Slurm refuses
         self.drained: list[str] = []
+        self.downed: list[str] = []
         self.dead = False
         self.gate = threading.Event()
         self.gate.set()
@@ -51,6 +52,10 @@ class Table:
 
     def scontrol(self, subject: str, *argv: str) -> None:
         values = dict(word.split("=", 1) for word in argv[1:])
+        if argv[0] == "update":
+            assert values["State"] == "DOWN"
+            self.downed += parse_hostlist(values["NodeName"])
+            return
         if argv[0] == "delete":
             self.delete(list(parse_hostlist(values["NodeName"])))
             return
@@ -243,6 +248,19 @@ def test_what_could_be_there_is_announced_once() -> None:
     table.room = 2
     (said,) = way.announce(table, [*large, replace(large[0], name=f"{ROOM_NODE}-3")])
     assert said.startswith("Slurm may refuse jobs while it has no node of ours that could run them")
+
+
+def test_what_somebody_has_woken_is_made_anew() -> None:
+    """A job that Slurm sent there goes back first: nothing has heard of it."""
+    table, way = Table(), Dynamic()
+    rooms = [replace(spec(i), name=f"{ROOM_NODE}-{i}", address="127.0.0.1") for i in (1, 2)]
+    assert way.announce(table, rooms) == []
+    table.nodes["backfill-room-2"] = replace(table.nodes["backfill-room-2"], base=NodeBase.IDLE)
+    assert way.announce(table, rooms) == []
+    assert table.downed == ["backfill-room-2"]
+    assert table.removed == [["backfill-room-2"]]
+    assert {node.base for node in table.nodes.values()} == {NodeBase.FUTURE}
+    assert len(table.nodes) == 2
 
 
 def test_what_was_announced_for_wider_jobs_goes() -> None:

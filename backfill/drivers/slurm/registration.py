@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Generic, Protocol, TypeVar
 
-from backfill.core.model.cluster import OUR_REASON, Node
+from backfill.core.model.cluster import OUR_REASON, Node, NodeBase
 from backfill.core.model.quantities import fold_hostlist
 from backfill.drivers.slurm.checks import difference, is_dynamic
 from backfill.drivers.slurm.conf.managed import FEATURES_NODE
@@ -28,6 +28,7 @@ _LOG = logging.getLogger("backfill.slurm")
 ROOM_NODE = "backfill-room"
 _LOOK_BEYOND = 64
 UNPROVEN = f"{OUR_REASON} not proven yet"
+_NEVER = f"{OUR_REASON} this node never comes"
 
 _Wish = TypeVar("_Wish")
 # How a piece of work went for each wish of it, by its place: None where it went well.
@@ -153,12 +154,20 @@ class Dynamic:
         """Let Slurm know what could be there, by nodes that never come; what could not be done.
 
         24.11 refuses a job at once that no node of its partition could run, also where there is
-        none at all yet. FUTURE nodes count. What was announced before for wider jobs goes.
+        none at all yet. FUTURE nodes count. What was announced before for wider jobs goes. What
+        somebody has woken is made anew: it is up for Slurm, and a job that got it would never start.
         """
         known = tools.raw_nodes([spec.name for spec in specs])
+        woken = [name for name, node in known.items() if node.base is not NodeBase.FUTURE]
+        if woken:
+            _LOG.warning("%s: nodes that never come were woken; they are made anew", fold_hostlist(woken))
+            # Slurm takes back what it has sent there, which no slurmd has heard of.
+            listed = ",".join(woken)
+            tools.scontrol(listed, "update", f"NodeName={listed}", "State=DOWN", f"Reason={_NEVER}")
         old = [s.name for s in specs if s.name in known and difference(known[s.name], s)]
-        refused = _delete(tools, [*old, *_beyond(tools, len(specs))])
-        made = [s for s in specs if s.name not in known or s.name in {*old} - refused.keys()]
+        gone = list(dict.fromkeys([*woken, *old]))
+        refused = _delete(tools, [*gone, *_beyond(tools, len(specs))])
+        made = [s for s in specs if s.name not in known or s.name in {*gone} - refused.keys()]
         refused |= _make(tools, made)
         return [
             f"Slurm may refuse jobs while it has no node of ours that could run them: {error}"

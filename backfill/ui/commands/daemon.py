@@ -54,6 +54,7 @@ from backfill.ui.commands.file_check import check_files, unit_user, unusable
 from backfill.ui.commands.hook_check import check_hooks
 from backfill.ui.commands.options_check import check_options
 from backfill.ui.preview import DayPlayer
+from backfill.ui.rooms import RoomWatch
 
 _LOG = logging.getLogger("backfill")
 # A hook gives up by its own timeout, which may be long; ours only bounds a hook that hangs.
@@ -212,16 +213,6 @@ def _the_only(config: Config, manager: SlurmManager, *, at_once: bool) -> Iterat
         keeper.stop()
 
 
-def _make_room(config: Config, manager: SlurmManager) -> None:
-    """For the jobs of a policy file that was just taken over, which may be wider than before."""
-    try:
-        told = slurm_parts.make_room(config, manager)
-    except DriverError as error:
-        told = [f"Slurm may refuse jobs while it has no node that could run them: {error}"]
-    for sentence in told:
-        _LOG.warning("%s", sentence)
-
-
 def _settle(config: Config, manager: SlurmManager) -> None:
     for problem in check_files(config):
         # No reason to end: what stands still has to come back, whatever new instances would lack.
@@ -308,7 +299,8 @@ def _work(
         trust.slurm_uid = slurm_uid(manager.settings())  # it may have changed, too
         return _against_the_cluster(new, manager, by_host)
 
-    reloader = PolicyReloader(config, conflicts, lambda new: _make_room(new, manager))
+    rooms = RoomWatch(config, lambda latest: slurm_parts.make_room(latest, manager))
+    reloader = PolicyReloader(config, conflicts, rooms.adopt)
     policyfile, expiry = PolicyFile(reloader), Expiry()
     policyfile.source, policyfile.loaded_s = str(config.source), outside.clock.now()
     daemon = Daemon(
@@ -331,10 +323,12 @@ def _work(
             address, _, port = settings.listen.rpartition(":")
             listener.listen_tcp(address, int(port))
         pokes.append(daemon)
+        rooms.start()
         why = daemon.run()
         _LOG.info("stopped: %s", why)
         return UNAVAILABLE if right is not None and right.lost else OK
     finally:
+        rooms.stop()
         listener.close()
         queries.close()
         if outside.provisioner is not None:
