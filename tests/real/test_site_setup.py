@@ -9,8 +9,8 @@ from collections.abc import Iterator
 import pytest
 
 from backfill.lab import roots
-from backfill.lab.site.conf import SHARED
-from backfill.lab.spec import SLURM_USER
+from backfill.lab.site.conf import SHARED, checkout
+from backfill.lab.spec import JOB_USER, SLURM_USER
 from tests.real.site_rig import SiteRig, site
 
 pytestmark = [pytest.mark.real, pytest.mark.soak]
@@ -67,6 +67,19 @@ def test_the_daemon_is_locked_in(rig: SiteRig) -> None:
     found = re.search(r"(\d+\.\d+) OK", told)
     assert found is not None, told
     assert float(found[1]) <= 2.0
+
+
+def test_pilots_can_be_sent_from_within_it(rig: SiteRig) -> None:
+    """The unit leaves SlurmUser the namespace in which sbatch names another user."""
+    text = (checkout()[0] / "backfill/ui/setup/slurm-user.conf").read_text()
+    bounds = " ".join(f"-p '{line}'" for line in text.splitlines() if re.match(r"[A-Z]\w+=", line))
+    sent = (
+        f"systemd-run -q --wait --pipe -p NoNewPrivileges=yes {bounds} unshare --user --map-root-user -- "
+        f"sbatch --parsable -H -p htc --uid=$(id -u {JOB_USER}) --gid=$(id -g {JOB_USER}) -D /tmp"
+    )
+    job = rig.sh("ctl", f"printf '#!/bin/sh\\ntrue\\n' >/tmp/pilot && {sent} </tmp/pilot")
+    shown = rig.sh("ctl", f"squeue -h -j {job} -o '%u %g'; scancel {job}")
+    assert shown == f"{JOB_USER} {rig.sh('ctl', f'id -gn {JOB_USER}')}"
 
 
 def test_work_under_it_pauses_and_goes_to_disk(rig: SiteRig) -> None:
