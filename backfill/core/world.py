@@ -121,7 +121,7 @@ class World(Picture):
         if old.odd_s:
             self.odd.discard(change.source)
             self.queue.latest = None  # it said so
-        self.sources[change.source] = Source(seen_s=max(change.seen_s, old.seen_s))
+        self.sources[change.source] = Source(max(change.seen_s, old.seen_s), old.failed_s)
         self.queue.happened(Topic.READING)
         if self.doubts:
             self._settle_doubts(change.source, change.seen_s)

@@ -175,3 +175,24 @@ def test_a_daemon_without_a_journal_fills_no_host_of_which_it_was_told_too_littl
     assert {sim.job(low).restarts for low in lows} == {0}
     assert {sim.job(low).state for low in lows} == {JobState.COMPLETED}
     assert sim.audit() == []
+
+
+@pytest.mark.parametrize("times", [1, 3])
+def test_nor_one_that_it_could_not_read_at_first(times: int) -> None:
+    """Its host is read only when the daemon has been up for long, and the first readings lack its guests."""
+    sim = cluster(cpus=2)
+    rules = replace(policies(scale=Scale(idle_s=600)), hosts=("bm1",))
+    run = play(sim, rules)
+    lows = [sim.submit("htc", 300.0, requeue=False) for _ in range(2)]
+    run.until(lambda: running(sim, *lows), 60)
+    more = sim.submit("htc", 20.0)
+    run.kill()
+    sim.cut_host("bm1")
+    sim.faults.misread(Odd.NO_INSTANCES, subject="bm1", times=times)
+    anew = play(sim, rules)
+    anew.run(30.0)
+    sim.join_host("bm1")
+    anew.until(lambda: ended(sim, *lows, more), 900)
+    assert {sim.job(low).restarts for low in lows} == {0}
+    assert {sim.job(low).state for low in lows} == {JobState.COMPLETED}
+    assert sim.audit() == []

@@ -73,7 +73,7 @@ class Source:
     """How fresh our picture of an outside system is."""
 
     seen_s: float = 0.0
-    failed_s: float = 0.0
+    failed_s: float = 0.0  # the last time; 0: never
     problem: str = ""
     odd_s: float = 0.0  # since when what it shows is not believed; 0: it is
 

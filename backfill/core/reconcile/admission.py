@@ -156,10 +156,14 @@ def unplaced(builder: PlanBuilder) -> Reason | None:
 
 
 def _unseen_since_s(builder: PlanBuilder, name: str) -> float:
-    """Return since when no host shows it, or since when we have been able to see that."""
-    world = builder.world
-    gone = (world.seen_s("instance", f"{host}/{name}") for host in builder.policies.hosts)
-    return max([world.sighted_since_s, *gone])
+    """Return since when no host shows it, or since when we have been able to see that.
+
+    The first reading of a host that could not be read for a while may be as odd as any other.
+    """
+    world, hosts = builder.world, builder.policies.hosts
+    gone = (world.seen_s("instance", f"{host}/{name}") for host in hosts)
+    read = (known for host in hosts if (known := world.sources.get(host)) and known.seen_s > known.failed_s)
+    return max([world.sighted_since_s, *gone, *(known.failed_s for known in read)])
 
 
 def left_over(builder: PlanBuilder, seen: Node) -> bool:
