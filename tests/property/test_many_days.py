@@ -176,6 +176,8 @@ FOUND_LATER: tuple[tuple[int, int], ...] = (
     (20261210, 3220),
     # The first reading of a host that was cut off before lacked an instance that no record had.
     (20261211, 633),
+    # Idle instances that `warm` kept had the room to which stopped work was to return, for ever.
+    (20261211, 2287),
 )
 
 

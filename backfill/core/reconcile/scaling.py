@@ -9,7 +9,7 @@ from backfill.core.model.cluster import Job
 from backfill.core.model.lifecycle import ManagedNode, NodeStop, Phase, Retry
 from backfill.core.model.plan import SetNode
 from backfill.core.model.refusals import Code, Goal, Reason, Refusal, Words, because, limit, refusal
-from backfill.core.placement import names_of
+from backfill.core.placement import crowded, names_of
 from backfill.core.policies.demand import Asked, Need, QueueNeeds
 from backfill.core.policy import PolicySet
 from backfill.core.reconcile.admission import (
@@ -37,6 +37,7 @@ def plan_scale(builder: PlanBuilder) -> None:
         return
     _reclaim(builder)
     _let_forgotten_go(builder)
+    _make_way(builder)
     wanted = _wanted(builder)
     short = [want for want in wanted if want.lacking > 0]
     if not short and _await_room(builder):
@@ -307,20 +308,42 @@ def _shrink(builder: PlanBuilder, wanted: Sequence[Want], *, in_need: bool) -> N
 
     `in_need`: other kinds could not be made for want of something that these may have.
     """
-    scale, limits = builder.policies.scale, builder.policies.limits
+    scale = builder.policies.scale
     awaited = [want for want in wanted if want.need.cpus > 0]
     if any(not (want.image or want.device) for want in awaited):
         return  # jobs that take any
     policies = builder.policies
     idle = [m for m in _idle(builder) if not any(serves(policies, m, want) for want in awaited)]
-    if not idle:
+    longest = sorted((m.idle_since_s, m.name) for m in idle if m.idle_since_s is not None)
+    going = longest[: max(0, len(longest) - (0 if in_need else scale.warm))]
+    _let_go(builder, [builder.world.managed[name] for _, name in going], "nobody waits")
+
+
+def _make_way(builder: PlanBuilder) -> None:
+    """Let idle ones go whose room stopped work waits for on their host: `warm` keeps none of these."""
+    if not builder.world.fleet.count_in(Phase.PARKED):
+        return
+    found = [m for m in _idle(builder) if m.idle_since_s is not None and _in_the_way(builder, m)]
+    _let_go(builder, sorted(found, key=lambda m: m.name), "stopped work needs its room")
+
+
+def _in_the_way(builder: PlanBuilder, node: ManagedNode) -> bool:
+    """Return True if stopped work has no room on its host beside the node."""
+    world, policies = builder.world, builder.policies
+    stopped = (m for m in world.fleet.managed_on(node.host) if m.phase is Phase.PARKED)
+    return any(crowded(world, m, builder.instance(m), policies) for m in stopped)
+
+
+def _let_go(builder: PlanBuilder, nodes: Sequence[ManagedNode], why: str) -> None:
+    """Let these go one after the other once they have been idle for long, as quickly as limits allow."""
+    scale, limits = builder.policies.scale, builder.policies.limits
+    if not nodes:
         return
     removing = builder.world.fleet.count_in(Phase.DRAINING, Phase.REMOVING)
     most = most_disruptions(builder.world, builder.policies)
     leaving = builder.world.fleet.left_since(builder.now_s - MINUTE_S) if scale.shrink_per_min else 0
-    since = sorted((m.idle_since_s, m.name, m) for m in idle if m.idle_since_s is not None)
-    for idle_since_s, _, node in since[: max(0, len(since) - (0 if in_need else scale.warm))]:
-        due_s = idle_since_s + scale.idle_s
+    for node in nodes:
+        due_s = (node.idle_since_s or 0.0) + scale.idle_s
         if builder.now_s < due_s:
             builder.wake_at(due_s)
             continue
@@ -339,7 +362,7 @@ def _shrink(builder: PlanBuilder, wanted: Sequence[Want], *, in_need: bool) -> N
             return
         leaving += 1
         removing += 1
-        reason = f"idle for {scale.idle_s:.0f} s, nobody waits"
+        reason = f"idle for {scale.idle_s:.0f} s, {why}"
         builder.become(node, Phase.DRAINING, reason, stop=NodeStop(float(builder.now_s)))
 
 
