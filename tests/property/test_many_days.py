@@ -178,6 +178,8 @@ FOUND_LATER: tuple[tuple[int, int], ...] = (
     (20261211, 633),
     # Idle instances that `warm` kept had the room to which stopped work was to return, for ever.
     (20261211, 2287),
+    # A pilot that was told to end waited after all, and its warning counted as part of the stop.
+    (20261212, 2357),
 )
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from backfill.core.lending import need_of
 from backfill.core.model.cluster import Job, JobState
 from backfill.core.model.fence import judge
-from backfill.core.model.fleet import Instance
+from backfill.core.model.fleet import Instance, InstanceState
 from backfill.core.model.lifecycle import EvictionCause, HeldJob, ManagedNode, NodeStop, Phase, interrupted
 from backfill.core.model.refusals import Code, Reason, because
 from backfill.core.model.sentences import sentence
@@ -189,6 +189,10 @@ def waits_after_all(builder: PlanBuilder, node: ManagedNode) -> bool:
         return False
     kind = ladder.rule(still).rung
     after = replace(stop, since_s=float(builder.now_s), rung=still, kind=kind, first=still, foreseen=False)
+    instance = builder.instance(node)
+    if instance is not None and instance.state is InstanceState.RUNNING:
+        # Told to end, its jobs have run until now: that is no part of the stop.
+        after = replace(after, ran_s=builder.world.source_read_s(node.host))
     reason = f"nobody is expected any more to keep {node.host} for longer than its jobs can wait"
     builder.note(node, reason, stop=after, condemned=None)
     return True
