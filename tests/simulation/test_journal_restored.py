@@ -184,6 +184,32 @@ def test_a_job_given_back_from_beside_another_never_runs_on_in_their_copy(known:
     assert day.sim.audit() == []
 
 
+@pytest.mark.parametrize("first", [0, 1])
+def test_a_node_whose_job_stands_still_elsewhere_is_not_opened_by_an_old_journal(first: int) -> None:
+    """It is of before the stop: no other job gets a CPU there, whichever of the two is looked at first."""
+    day = Day(policies(PAUSE, scale=Scale(warm=2)))
+    low = day.sim.submit("htc", 200.0, num_nodes=2, cpus=2)
+    day.run.until(lambda: _running(day.sim, [low]), 120.0)
+    day.run.run(5.0)
+    backup = _copy(day.run)
+    away, open_ = sorted(day.sim.job(low).nodes, reverse=bool(first))
+    hosts = {name: day.run.world.managed[name].host for name in (away, open_)}
+    assert hosts[away] != hosts[open_]
+    day.sim.submit("batch", 100.0, required_nodes=(hosts[away],))
+    day.run.until(lambda: day.run.world.managed[away].phase is Phase.PARKED, 60.0)
+    day.run.run(5.0)
+    before = len(list(backup.read()))
+    run = _restored(day, backup)
+    more = [day.sim.submit("htc", 20.0) for _ in range(12)]
+    run.run(20.0)
+    assert run.world.managed[away].phase is Phase.PARKED
+    asked = [r.body for r in list(run.journal.read())[before:] if r.kind == "intent"]
+    assert [b for b in asked if (b["t"], b["subject"]) == ("UndrainNode", open_)] == []
+    run.run(900.0)
+    assert all(day.sim.job(j).state is JobState.COMPLETED for j in (low, *more))
+    assert [v for v in day.sim.audit() if v.kind != "room"] == []
+
+
 def test_few_words_are_added_to_a_drain() -> None:
     """None where one job is in its first run and nobody else's; where there are too many, of those alone."""
     node = ManagedNode("vn1", "10.0.0.1/8", "bm1", 3, Phase.EVICTING, 1.0, 1.0)

@@ -168,12 +168,21 @@ def waits_for(builder: PlanBuilder, node: ManagedNode) -> Reason | None:
             continue
         others = [m.name for m in fellows(builder, node, job)]
         if job.state is JobState.SUSPENDED:
-            # What becomes of one that is not taken over yet is not known.
-            names, managed = builder.policies.instances.names, builder.world.managed
-            others += [name for name in job.nodes if name in names and name not in managed]
+            others += [name for name in job.nodes if name not in others and _may_hold(builder, name)]
         if others:
             return because(Code.JOB_WAITS, job=job.id, nodes=tuple(others))
     return None
+
+
+def _may_hold(builder: PlanBuilder, name: str) -> bool:
+    """Return True if it may stand still with a job that no record has: an old journal knows of no stop.
+
+    What becomes of one that is not taken over yet is not known either.
+    """
+    node = builder.world.managed.get(name)
+    if node is None:
+        return name in builder.policies.instances.names
+    return not node.held and builder.stopped(builder.instance(node))
 
 
 def stood_s(builder: PlanBuilder, node: ManagedNode) -> float:
