@@ -62,6 +62,13 @@ def states(rig: DaemonRig, job: str) -> list[str]:
     return found
 
 
+def empty(rig: DaemonRig) -> None:
+    """Let what idles go: without job_submit.lua it may take a job before the daemon has seen it."""
+    rig.restart(**OWN, scale={"idle_s": 0})
+    rig.until(lambda: not rig.nodes(), what="the removal of all instances")
+    rig.restart(**OWN)
+
+
 WHOLE = ["queued", "spawning", "spawned", "allocated", "reclaimed", "gone"]
 
 
@@ -125,6 +132,7 @@ def test_a_job_over_two_nodes_gets_both_and_a_cancelled_one_keeps_none(rig: Daem
 
 def test_what_can_never_be_stays_held_and_says_why(rig: DaemonRig) -> None:
     """Its owner cannot release it, and reads the reason."""
+    empty(rig)
     job = rig.low("--comment=backfill-vm:cpus=64", start=False)
     rig.until(lambda: "can never be had" in rig.ctl("scontrol", "show", "job", job), what="the reason")
     rig.user("scontrol", "release", job, check=False)
@@ -135,6 +143,7 @@ def test_what_can_never_be_stays_held_and_says_why(rig: DaemonRig) -> None:
 
 def test_its_machine_is_in_the_network_that_it_asks_for(rig: DaemonRig) -> None:
     """Its card is at that bridge, and its job runs there; one that is not his, or not there, is refused."""
+    empty(rig)
     job = rig.low("--comment=backfill-vm:mem=288,network=lan", start=False)
     rig.counting(job)
     name, host = rig.where(job)
