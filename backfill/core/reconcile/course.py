@@ -15,6 +15,7 @@ from backfill.core.model.sentences import sentence
 from backfill.core.placement import find_host
 from backfill.core.policies.ladder import Rung, RungRule
 from backfill.core.policy import Proof
+from backfill.core.queue import Topic
 from backfill.core.reconcile.builder import PlanBuilder, Progress, budget_lifts_s, ladder_of, most_instances
 from backfill.core.reconcile.held_jobs import unrecorded
 from backfill.core.reconcile.pressure import capacity, hold_back, wanted_on, why_taken
@@ -185,14 +186,19 @@ def waits_after_all(builder: PlanBuilder, node: ManagedNode) -> bool:
     left = [_left_s(builder, node, job) for job in jobs]
     left_s = min((one_s for one_s in left if one_s is not None), default=0.0)
     stay = _stay_of(builder, node)
-    if left_s <= 0.0 or (stay is not None and stay.soon_s > builder.now_s + left_s):
+    # Told to end, its jobs run until somebody sees otherwise: only from then on they stand still.
+    instance = builder.instance(node)
+    runs = instance is not None and instance.state is InstanceState.RUNNING
+    ran_s = builder.world.source_read_s(node.host) if runs else None
+    if runs:
+        builder.awaits(Topic.READING)
+    from_s = builder.now_s if ran_s is None else ran_s
+    if left_s <= 0.0 or (stay is not None and stay.soon_s > from_s + left_s):
         return False
     kind = ladder.rule(still).rung
     after = replace(stop, since_s=float(builder.now_s), rung=still, kind=kind, first=still, foreseen=False)
-    instance = builder.instance(node)
-    if instance is not None and instance.state is InstanceState.RUNNING:
-        # Told to end, its jobs have run until now: that is no part of the stop.
-        after = replace(after, ran_s=builder.world.source_read_s(node.host))
+    if ran_s is not None:
+        after = replace(after, ran_s=ran_s)
     reason = f"nobody is expected any more to keep {node.host} for longer than its jobs can wait"
     builder.note(node, reason, stop=after, condemned=None)
     return True
