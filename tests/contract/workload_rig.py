@@ -99,13 +99,24 @@ def node(rig: Rig, name: str) -> Node:
 
 def await_state(rig: Rig, job_id: str, state: JobState) -> Job:
     """Let time pass until the job is in this state and neither starts nor ends just now."""
+    return _await(rig, job_id, lambda seen: seen.state is state and not seen.flags)
 
-    def there() -> bool:
-        seen = job(rig, job_id)
-        return seen.state is state and not seen.flags
 
-    rig.until(there)
-    return job(rig, job_id)
+def first_seen(rig: Rig, job_id: str, state: JobState) -> Job:
+    """Let time pass until the job is in this state, whatever else it does just now."""
+    return _await(rig, job_id, lambda seen: seen.state is state)
+
+
+def _await(rig: Rig, job_id: str, there: Callable[[Job], bool]) -> Job:
+    """Return the very reading that showed it: by the next one it may be otherwise again."""
+    found: list[Job] = []
+
+    def look() -> bool:
+        found.append(job(rig, job_id))
+        return there(found[-1])
+
+    rig.until(look)
+    return found[-1]
 
 
 def running(rig: Rig, where: str, *, requeue: bool = True) -> str:
