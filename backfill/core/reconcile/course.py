@@ -324,19 +324,16 @@ def stay_on(world: World, host: str) -> Stay | None:
 
 def _stay_of(builder: PlanBuilder, node: ManagedNode) -> Stay | None:
     """Return for how long the node is expected to have to be away; None: nobody knows."""
-    if builder.taken_from(node) or node.name in builder.world.closed:
-        return stay_on(builder.world, node.host)
-    if node.name not in builder.world.queue.above_budget and node.stopping.cause is not EvictionCause.BUDGET:
-        return stay_on(builder.world, node.host)
-    return _budget_stay(builder)
+    world = builder.world
+    others = builder.taken_from(node) or node.name in world.closed
+    budget = node.name in world.queue.above_budget or node.stopping.cause is EvictionCause.BUDGET
+    return _budget_stay(builder) if budget and not others else stay_on(world, node.host)
 
 
 def _budget_stay(builder: PlanBuilder) -> Stay | None:
     """Return for how long a budget allows no more instances at work than now."""
-    most, lifts_s = (
-        most_instances(builder.world, builder.policies),
-        budget_lifts_s(builder.world, builder.policies),
-    )
+    most = most_instances(builder.world, builder.policies)
+    lifts_s = budget_lifts_s(builder.world, builder.policies)
     if most is None or lifts_s is None:
         return None
     return Stay("", builder.now_s if most else lifts_s, lifts_s)
