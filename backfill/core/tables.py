@@ -52,13 +52,17 @@ class JobIndex:
         self._pending: dict[str, dict[Wish, set[str]]] = {}  # partition -> wish -> ids
         self._gone: dict[str, float] = {}  # jobs that Slurm no longer knows, oldest first
         self.active_asking: set[str] = set()  # ids of those with nodes that ask for machines of their own
+        self._halted: set[str] = set()  # ids of those that were seen to run, and then suspended
 
     def put(self, job: Job) -> None:
         """Take in a new or changed job."""
         old = self.jobs.get(job.id)
         before = _line(old)
+        halted = self.seen_to_halt(job) or (old is not None and old.state is JobState.RUNNING)
         self._forget(job.id)
         self.jobs[job.id] = job
+        if halted and job.state is JobState.SUSPENDED and old is not None and old.restarts == job.restarts:
+            self._halted.add(job.id)
         if job.holds_nodes:
             for node in job.nodes:
                 self._on.setdefault(node, set()).add(job.id)
@@ -92,6 +96,10 @@ class JobIndex:
             del self._gone[job_id]
         return [job_id for job_id in buried if job_id not in self.jobs]
 
+    def seen_to_halt(self, job: Job) -> bool:
+        """Return True if this daemon saw the suspended job run before."""
+        return job.id in self._halted
+
     def on(self, node: str) -> list[Job]:
         """Return jobs that hold `node`, in order of their ids."""
         ids = self._on.get(node)
@@ -123,6 +131,7 @@ class JobIndex:
         if old is None:
             return
         self.active_asking.discard(job_id)
+        self._halted.discard(job_id)
         for node in old.nodes:
             self._on.get(node, set()).discard(job_id)
         if old.state is JobState.PENDING:
@@ -471,6 +480,10 @@ class ClaimIndex:
 _COUNTED = frozenset({"RequeueJob", "SuspendInstance", "SubmitPilot"})
 
 
+# Kinds that suspend a job in Slurm; the key ends with its id.
+_SUSPENDING = frozenset({"SuspendJob", "KickJob"})
+
+
 class CallIndex:
     """All operations, those of one node, and what arrives on one host. Only the world changes it.
 
@@ -482,6 +495,7 @@ class CallIndex:
         self._of: Table[str, frozenset[str]] = Table(log)  # node -> keys
         self._under_way: Table[str, frozenset[str]] = Table(log)  # kind -> keys of those in flight
         self._arriving: Table[str, frozenset[str]] = Table(log)  # host -> keys of those in flight onto it
+        self._to_stop: Bag[str] = Bag(log)  # ids of jobs that Slurm was ever asked to suspend
 
     def of(self, name: str) -> Iterable[str]:
         """Return keys of a node's operations, in flight or failed, in no order."""
@@ -511,6 +525,8 @@ class CallIndex:
         _add(self._of, name, change.key)
         if kind in _COUNTED:
             _add(self._under_way, kind, change.key)
+        if kind in _SUSPENDING:
+            self._to_stop.add(change.key.rpartition(":")[2])
         if change.host:
             _add(self._arriving, change.host, change.key)
 
@@ -524,6 +540,14 @@ class CallIndex:
             self.operations[change.key] = operation.failed(change)
         else:
             _discard(self._of, change.key.split(":")[1], change.key)
+
+    def asked_to_stop(self, job_id: str) -> bool:
+        """Return True if a call of this daemon's was to suspend the job, whatever became of it."""
+        return job_id in self._to_stop
+
+    def forget_job(self, job_id: str) -> None:
+        """Drop what is remembered of a job that Slurm has forgotten."""
+        self._to_stop.discard(job_id)
 
     def forget(self, name: str) -> None:
         """Drop what failed for a node that is over."""
@@ -632,6 +656,10 @@ class Picture:
     def jobs_on(self, node: str) -> list[Job]:
         """Return jobs that Slurm shows on a node, in order of their ids."""
         return self.job_index.on(node)
+
+    def suspended_by_others(self, job: Job) -> bool:
+        """Return True if this daemon saw the suspended job run before, and never asked for that itself."""
+        return self.job_index.seen_to_halt(job) and not self.calls.asked_to_stop(job.id)
 
     def deleted(self, name: str, generation: int) -> bool:
         """Return True if a call of ours has deleted the node of this generation from Slurm."""

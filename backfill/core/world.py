@@ -205,6 +205,7 @@ class World(Picture):
             if known is not None and known.active:
                 self._vanish(known, change.seen_s)
             self.job_index.drop(change.id, change.seen_s)
+            self.calls.forget_job(change.id)
             self.pilots.drop(change.id)
             if known is not None:
                 self.queue.job_moved(known, None)

@@ -182,6 +182,8 @@ FOUND_LATER: tuple[tuple[int, int], ...] = (
     (20261212, 2357),
     # A restored journal knew nothing of a stop, and another node of its job was opened in the same plan.
     (20261212, 4546),
+    # Slurm had refused to suspend a job, the journal was lost, and what an admin then did was taken as ours.
+    (20261213, 5354),
 )
 
 

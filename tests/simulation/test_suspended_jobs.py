@@ -19,7 +19,7 @@ from backfill.drivers.simulated.faults import Odd
 from backfill.drivers.simulated.slurm.books import Manners
 from backfill.drivers.simulated.world import SimulatedWorld
 from backfill.drivers.store.memory import MemoryJournal
-from backfill.ports.errors import UnreachableError
+from backfill.ports.errors import RefusedError, UnreachableError
 from backfill.sim.scenarios.rehearsal import Rehearsal
 from tests.simulation.policy_cluster import cluster, ended, one_host, phases, play, policies, running
 
@@ -350,6 +350,29 @@ def test_a_wide_job_that_an_admin_suspended_stays_so(second_s: float) -> None:
     assert not drained(sim)
     sim.slurm.resume_job(low)
     run.until(lambda: ended(sim, low), 900)
+    assert sim.job(low).restarts == 0
+    assert sim.audit() == []
+
+
+def test_what_slurm_refused_us_and_an_admin_did_is_theirs_also_without_a_journal() -> None:
+    """Slurm would not suspend a paused job for us; the journal is lost, and then an admin does it."""
+    sim, run, low = wide()
+    sim.faults.fail("suspend_job", RefusedError(f"job {low}", "not supported"), times=-1)
+    highs = [sim.submit("batch", 60.0, required_nodes=(host,)) for host in ("bm1", "bm2")]
+    run.until(lambda: len(phases(run, Phase.PARKED)) == 2, 30)
+    run.kill()
+    anew = Rehearsal(sim, run.policies, MemoryJournal())
+    anew.run(3.0)
+    assert running(sim, low)
+    assert not anew.world.managed
+    sim.admin_suspend(low)
+    sim.faults.clear()
+    anew.until(lambda: ended(sim, *highs), 200)
+    anew.until(lambda: len(phases(anew, Phase.READY)) == 2, 60)
+    anew.run(60.0)
+    assert (sim.job(low).state, resumes(anew)) == (JobState.SUSPENDED, {})
+    sim.admin_resume(low)
+    anew.until(lambda: ended(sim, low), 900)
     assert sim.job(low).restarts == 0
     assert sim.audit() == []
 

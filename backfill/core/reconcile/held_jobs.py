@@ -40,7 +40,7 @@ def holding(builder: PlanBuilder, node: ManagedNode, jobs: Collection[Job]) -> t
     known = {held.id for held in node.held}
     resumed = {job.id for job in jobs if job.state is JobState.RUNNING}
     new = [HeldJob(j.id, j.restarts, _ours(builder, node, j)) for j in jobs if j.id not in known]
-    held = (*_taken_over(node.held, resumed), *new)
+    held = (*_taken_over(_left_to_others(builder, node), resumed), *new)
     if not builder.policies.workloads.entries:
         return held
     return tuple(_with_patience(builder, node, one) for one in held)
@@ -102,6 +102,18 @@ def _ours(builder: PlanBuilder, node: ManagedNode, job: Job) -> bool:
 def taken_over(node: ManagedNode, jobs: Iterable[Job]) -> tuple[HeldJob, ...]:
     """Note that others resumed these jobs: suspended again, they are so by us."""
     return _taken_over(node.held, {job.id for job in jobs})
+
+
+def _left_to_others(builder: PlanBuilder, node: ManagedNode) -> Iterator[HeldJob]:
+    """Note who was faster than we: somebody suspended it after it was noted, and before our own call.
+
+    Of a stop that began before this daemon did, the call may have been the last one's.
+    """
+    world, stop = builder.world, node.stop
+    before = stop is None or stop.since_s < world.sighted_since_s
+    for held in node.held:
+        job = None if before else world.jobs.get(held.id)
+        yield replace(held, ours=False) if job is not None and world.suspended_by_others(job) else held
 
 
 def _taken_over(held: Iterable[HeldJob], resumed: Collection[str]) -> tuple[HeldJob, ...]:
@@ -297,7 +309,9 @@ def frozen_in(builder: PlanBuilder, instance: Instance) -> tuple[HeldJob, ...]:
     seen = builder.world.nodes.get(instance.name)
     marked = marked_in(seen, instance.tag.generation)
     here = [j for j in builder.world.jobs_on(instance.name) if j.active and j.id not in marked]
-    found = (HeldJob(j.id, j.restarts, ours=_stopped_by_us(seen, j), sure=not j.restarts) for j in here)
+    theirs = builder.world.suspended_by_others
+    ours = {j.id: _stopped_by_us(seen, j) and not theirs(j) for j in here}
+    found = (HeldJob(j.id, j.restarts, ours=ours[j.id], sure=not j.restarts) for j in here)
     return (*marked.values(), *found)
 
 
