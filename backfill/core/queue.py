@@ -451,6 +451,8 @@ class WorkQueue:
             self._mark_node(name)
         if node is not None:
             self.host_moved(node.host)
+            if node.fleet:
+                self._mark_fleets()  # one that goes waits for the jobs on its members
         elif host is not None:
             self.host_moved(host)
         if host is not None:
