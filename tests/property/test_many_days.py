@@ -184,7 +184,7 @@ FOUND_LATER: tuple[tuple[int, int], ...] = (
     (20261212, 4546),
     # Slurm had refused to suspend a job, the journal was lost, and what an admin then did was taken as ours.
     (20261213, 5354),
-    # A job's own machines that were to go waited for a job on one of them, and nobody looked when it had ended.
+    # A job's own machines that were to go waited for a job on one of them: nobody saw its end.
     (20261213, 6820),
 )
 

@@ -154,3 +154,50 @@ def test_gaps_are_found() -> None:
     assert world.checks.gaps(tally, 1.0) == []
     assert world.checks.gaps(tally[:-1], 1.0) == [f"job {job} ended at 4 instead of 5"]
     assert world.checks.gaps([*tally[:2], *tally[3:]], 1.0) == [f"job {job}, restart 0: 4 instead of 3"]
+
+
+def wide(world: SimulatedWorld) -> str:
+    """A job computes on two instances, one on each host."""
+    for name, host in (("v1", "n1"), ("v2", "n2")):
+        join(world, name, host)
+    job = world.submit("low", 60.0, num_nodes=2)
+    world.clock.advance(10.0)
+    assert world.job(job).state is JobState.RUNNING
+    return job
+
+
+def test_half_of_a_copy_stays_stale_on_disk_when_the_other_is_lost() -> None:
+    """One host loses its power and Slurm begins the job anew: what is saved elsewhere may not run on."""
+    world = cluster()
+    job = wide(world)
+    world.provider.suspend("n2", "v2")
+    world.kill_host("n1")
+    world.requeue_behind(job)
+    world.provider.restore("n2", "v2")
+    world.provider.thaw("n2", "v2")
+    assert kinds(world) == ["stale"]
+
+
+def test_the_rest_of_a_copy_never_computes() -> None:
+    """Its other half crashed: it waits for that for ever, and to destroy it is no loss."""
+    world = cluster()
+    job = wide(world)
+    counted = counts(world, job)
+    world.crash_instance("v1")
+    world.clock.advance(30.0)
+    assert counts(world, job) == counted
+    assert kinds(world) == ["lost"]  # Slurm has not noticed yet
+    world.provider.delete("n2", "v2")
+    world.requeue_behind(job)
+    assert kinds(world) == []
+
+
+def test_slurm_ends_a_copy_where_it_can_be_reached_and_only_there() -> None:
+    """Put back while one of its two nodes stands still: there it is stale, on the other it is gone."""
+    world = cluster()
+    job = wide(world)
+    world.provider.pause("n2", "v2")
+    world.requeue_behind(job)
+    one, other = (world.instance(name).machine for name in ("v1", "v2"))
+    assert one.runs == []
+    assert [run.stale for run in other.runs] == [True]

@@ -168,10 +168,10 @@ class Checks:
             text = ""
             if job.id not in self._books.known:
                 text = f"job {job.id} is lost: it has not ended and Slurm does not know it"
-            elif job.state in ACTIVE and machines.find(job.id, job.restarts) is None:
+            elif job.state in ACTIVE and machines.whole(job.id, job.restarts) is None:
                 text = (
                     f"job {job.id} is lost: Slurm shows it {job.state} on {','.join(job.nodes)} "
-                    "and no copy of it exists"
+                    "and no whole copy of it exists"
                 )
             if text:
                 yield Violation(self._events.now_s, "lost", text)

@@ -57,7 +57,7 @@ class Losses:
     """Complains of each loss that none of the exceptions below allows.
 
     Work is intact while Slurm still holds that very run of the job: active, same restart count. A
-    copy that is stale or already gone is no loss. Else there are six exceptions, a method each:
+    copy that is stale, gone, or gone in part is no loss. Else there are six exceptions, a method each:
     `_host_dead`, `_ordered`, `_silent`, `_stranger`, `_patience_over` and `_ladder_names_it`.
     """
 
@@ -184,7 +184,7 @@ class Losses:
     # --- judging -------------------------------------------------------------------------------
 
     def _run_of(self, job: SimJob) -> SimRun | None:
-        return self.machines.find(job.id, job.restarts) if self.machines is not None else None
+        return self.machines.whole(job.id, job.restarts) if self.machines is not None else None
 
     def _is_stale(self, run: SimRun) -> bool:
         """Return True if a copy would run a second time if it ran: Slurm has given up its run."""
@@ -194,7 +194,7 @@ class Losses:
     def _judge(self, run: SimRun, what: str, going: Iterable[SimRun]) -> None:
         """Judge one run. `going`: all runs that go with it by this call."""
         job = self._books.jobs[run.job]
-        held = job.state in ACTIVE and job.restarts == run.restart and not run.stale
+        held = job.state in ACTIVE and job.restarts == run.restart and not (run.stale or run.broken)
         if not held or self._excuse(run, going):
             return
         self._destroyed.add((run.job, run.restart))

@@ -98,6 +98,7 @@ class SimRun:
     stopped: bool = False  # SIGSTOP by `scontrol suspend`
     stale: bool = False  # Slurm has given it up without being able to kill it
     finished: bool = False
+    broken: bool = False  # what it had on one of its machines is gone; the rest never computes again
     answers: bool = False  # whoever talks to it over the network hears from it, be it slow
 
 

@@ -46,6 +46,7 @@ class SimulatedKeeper:
         self._runs[key] = tuple(
             KeptRun(r.job, r.restart, tuple(m.node for m in r.machines), r.needed_s, r.done_s, r.stopped)
             for r in instance.machine.runs
+            if not r.broken
         )
         return kept
 
@@ -101,7 +102,11 @@ class SimulatedKeeper:
         machines = self._new[identity]
         for run in self._runs[identity, name]:
             whole = machines.keys() >= set(run.nodes)
-            if whole and self._at_work.find(run.job, run.restart) is None:
+            rest = self._at_work.find(run.job, run.restart)
+            if whole and rest is not None and rest.broken:
+                self._at_work.kill(rest)  # what was saved takes the place of all memory
+                rest = None
+            if whole and rest is None:
                 self._at_work.reinstate(run, [machines[node] for node in run.nodes])
 
     def drop(self, identity: str) -> None:

@@ -67,7 +67,7 @@ class Machines:
         """Drop the machine and all copies on it."""
         self.update(machine, on=False)
         for run in tuple(machine.runs):
-            self.kill(run)
+            self.lose(run, machine)
         machine.booted = False
         if self.serving.get(machine.node) is machine:
             del self.serving[machine.node]
@@ -181,6 +181,21 @@ class Machines:
                 return run
         return None
 
+    def whole(self, job: str, restart: int) -> SimRun | None:
+        """Return the copy, if all of it is still there."""
+        run = self.find(job, restart)
+        return None if run is not None and run.broken else run
+
+    def lose(self, run: SimRun, machine: SimMachine) -> None:
+        """Drop what the copy has on one machine; the rest stays where it is, on disk as well."""
+        if run.machines == (machine,):
+            self.kill(run)
+            return
+        run.broken = True
+        self._follow(run)
+        machine.runs.remove(run)
+        run.machines = tuple(other for other in run.machines if other is not machine)
+
     def kill(self, run: SimRun) -> None:
         """Drop the copy from all its machines."""
         self._halt(run)
@@ -200,7 +215,7 @@ class Machines:
         self._follow(run)
 
     def _follow(self, run: SimRun) -> None:
-        answers = not (run.stopped or run.finished)
+        answers = not (run.stopped or run.finished or run.broken)
         answers = answers and all(
             machine.alive and machine.booted and not machine.frozen for machine in run.machines
         )

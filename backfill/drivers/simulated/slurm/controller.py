@@ -170,7 +170,7 @@ class NodeControl:
     def _reap(self, run: SimRun, machine: SimMachine) -> None:
         if not machine.answering or not run.stale:
             return
-        self._machines.kill(run)
+        self._machines.lose(run, machine)
         node = self._books.nodes.get(machine.node)
         if node is not None:
             self._settle(node, machine)

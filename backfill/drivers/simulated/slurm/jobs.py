@@ -209,10 +209,11 @@ class JobControl:
         if job.limit is not None:
             job.limit.cancel()
         run = self._machines.find(job.id, job.restarts)
-        if run is not None and all(machine.answering for machine in run.machines):
-            self._machines.kill(run)
-        elif run is not None:
-            run.stale = True
+        if run is not None:
+            reached = [machine for machine in run.machines if machine.answering]
+            run.stale = len(reached) < len(run.machines)
+            for machine in reached:
+                self._machines.lose(run, machine)
         job.completing = () if job.configuring else tuple(filter(self._unreachable, job.nodes))
         for name in job.nodes:
             node = self._books.nodes.get(name)
