@@ -26,7 +26,12 @@ class CondorPool:
     def observe(self) -> PoolObservation:
         """See PayloadPool."""
         config, began_s = self._config, time.time()
-        asked = {"constraint": config.constraint, "most": config.most_idle, "runs": config.most_runs}
+        asked = {
+            "call": "observe",
+            "constraint": config.constraint,
+            "most": config.most_idle,
+            "runs": config.most_runs,
+        }
         answer = self._child.ask(asked)
         if "error" in answer:
             raise explain(config, str(answer["error"].get("said"))[:300].rstrip(". "))
@@ -36,6 +41,13 @@ class CondorPool:
         except (KeyError, TypeError, ValueError) as error:
             raise BadOutputError(SUBJECT, f"cannot read its answer: {error!r}") from error
         return PoolObservation(began_s, idle, sorted(runs, key=lambda run: (run.ended_s, run.id)))
+
+    def reads_constraint(self) -> bool:
+        """Return True if HTCondor can read the constraint. Asks no pool; raises without bindings."""
+        answer = self._child.ask({"call": "parse", "constraint": self._config.constraint})
+        if "error" in answer or not isinstance(parsed := answer.get("parsed"), bool):
+            raise BadOutputError(SUBJECT, f"cannot read its answer: {answer!r:.200}")
+        return parsed
 
     def close(self) -> None:
         """End the process."""

@@ -3,8 +3,8 @@
 This file is run, never imported, and imports nothing of ours: HTCondor's library may hang in a call,
 or end the process. Its interpreter may be another. How the pool is reached stands in the environment
 (_CONDOR_*). A request is {"call": "observe", "constraint": ..., "most": ..., "runs": ...}; the answer is
-{"idle": ..., "runs": [...]}, or {"error": {"said": ...}}. The first line says which
-bindings these are.
+{"idle": ..., "runs": [...]}, or {"error": {"said": ...}}. With {"call": "parse", "constraint": ...} it is
+{"parsed": true or false}, and no pool is asked. The first line says which bindings these are.
 """
 
 from __future__ import annotations
@@ -90,6 +90,20 @@ def bindings() -> Any:
         return importlib.import_module("htcondor")
 
 
+def parse(htcondor: Any, asked: dict[str, Any]) -> dict[str, Any]:
+    """Tell whether HTCondor can read the constraint, by itself and where it is put."""
+    classad = importlib.import_module("classad" + htcondor.__name__.removeprefix("htcondor"))
+    try:
+        for text in (asked["constraint"], f"{WAITING} && ({asked['constraint']})"):
+            classad.ExprTree(text)
+    except Exception:  # noqa: BLE001 - each generation of the bindings has an error of its own
+        return {"parsed": False}
+    return {"parsed": True}
+
+
+_CALLS = {"observe": observe, "parse": parse}
+
+
 def main() -> None:
     """Answer line by line until the end of the input."""
     try:
@@ -100,7 +114,8 @@ def main() -> None:
         return
     for line in sys.stdin:
         try:
-            say(observe(htcondor, json.loads(line)))
+            asked = json.loads(line)
+            say(_CALLS[asked["call"]](htcondor, asked))
         except Exception as error:  # noqa: BLE001 - as above
             say({"error": {"said": " ".join(str(error).split()) or type(error).__name__}})
 

@@ -7,9 +7,13 @@ import json
 import sys
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from backfill.ui.client import Asking, add_reading, guarded, print_json
 from backfill.ui.parser import BAD_DATA, OK, add_verbs, say
+
+if TYPE_CHECKING:
+    from backfill.config import Problem
 
 # So often the daemon is asked whether it is done, seconds.
 _LOOK_EVERY_S = 1.0
@@ -42,6 +46,8 @@ def run_policy(args: argparse.Namespace) -> int:
     from backfill.config import check
 
     problems = check(args.file)
+    if not problems:
+        problems = _constraint(args.file)
     if args.json:
         print(json.dumps([p.to_json() for p in problems], indent=2))
     elif problems:
@@ -53,6 +59,31 @@ def run_policy(args: argparse.Namespace) -> int:
             "compares it with the cluster"
         )
     return BAD_DATA if problems else OK
+
+
+def _constraint(file: str) -> list[Problem]:
+    """Have HTCondor itself read condor.constraint, which is in a language of its own."""
+    from backfill.config import Problem, load
+    from backfill.config.problems import quote
+
+    config = load(file)
+    if config.condor is None or not config.condor.constraint:
+        return []
+    from backfill.ports.errors import DriverError
+    from backfill.ui.assemble import payload_pool
+
+    pool, line = payload_pool(config), config.lines.get("condor.constraint", 0)
+    assert pool is not None
+    try:
+        good = pool.reads_constraint()
+    except DriverError as error:
+        say(f"{file}:{line}: condor.constraint was not checked: {error}")
+        return []
+    finally:
+        pool.close()
+    what = f"is no ClassAd expression: HTCondor cannot read {quote(config.condor.constraint)}"
+    remedy = "write it as for condor_q -constraint"
+    return [] if good else [Problem(file, line, 1, "condor.constraint", what, remedy)]
 
 
 def _reload(client: Asking, *, as_json: bool) -> int:
