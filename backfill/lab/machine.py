@@ -44,8 +44,9 @@ def mount_all(plan: MachinePlan) -> None:
     for path in ("/run/munge", home / "munge-lib", home / "munge-log"):
         os.chown(path, owner.pw_uid, owner.pw_gid)
     slurm = user_ids(Path(plan.lab_dir, "etc"), SLURM_USER)
-    os.chown("/run/slurm", *slurm)
     os.chown("/run/slurmctld", *slurm)
+    if all(service.name != "slurmd" for service in plan.services):
+        os.chown("/run/slurm", *slurm)  # slurmd's own is root's: with Slurm's own keys 26.05 insists on that
     if plan.bridge:
         _open_kvm(kvm_group(Path(plan.lab_dir, "etc")))
     if any(service.usr for service in plan.services):

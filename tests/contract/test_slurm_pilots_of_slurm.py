@@ -10,12 +10,12 @@ from dataclasses import replace
 import pytest
 
 from backfill.drivers.slurm.driver import SlurmManager
+from backfill.lab import roots
 from backfill.lab.layout import user_ids
 from backfill.lab.spec import JOB_USER, SLURM_USER
 from backfill.ports.errors import DriverError
 from tests.contract.workload_pilots import PilotContract, sender_of
 from tests.contract.workload_rig import job
-from tests.real.releases import OLDEST_AND_NEWEST
 from tests.real.slurm_lab import RealRig, commands_of, slurm_lab
 
 pytestmark = [pytest.mark.real, pytest.mark.soak]
@@ -28,9 +28,17 @@ def as_user(rig: RealRig, user: str) -> SlurmManager:
     return SlurmManager(replace(tools, prefix=(*tools.prefix, *who)))
 
 
-@pytest.fixture(scope="module", params=OLDEST_AND_NEWEST)
+# By munge, and by Slurm's own key, with which whoever has it signs what he asks for.
+_WAYS = [
+    *((release, "munge") for release in roots.RELEASES),
+    *((release, "slurm") for release in roots.SUITES),
+]
+
+
+@pytest.fixture(scope="module", params=_WAYS, ids="-".join)
 def cluster(request: pytest.FixtureRequest) -> Iterator[RealRig]:
-    with slurm_lab("pilots-of-slurm", release=request.param) as lab:
+    release, auth = request.param
+    with slurm_lab(f"pilots-of-slurm-{auth}", release=release, auth=auth) as lab:
         made = RealRig.of(lab)
         made.manager = as_user(made, SLURM_USER)
         yield made
