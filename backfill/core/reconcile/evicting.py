@@ -44,9 +44,9 @@ from backfill.core.reconcile.held_jobs import (
     holding,
     mark_anew,
     suspend_jobs,
-    tell_stopped,
     went_on_before,
 )
+from backfill.core.reconcile.held_limits import tell_stopped
 from backfill.core.reconcile.own_machines import kept_off
 from backfill.core.reconcile.pressure import hold_back, only_claimed, why_taken
 from backfill.core.reconcile.reasons import not_lost_yet

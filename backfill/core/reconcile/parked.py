@@ -26,7 +26,6 @@ from backfill.core.reconcile.course import climb, in_vain, next_rung, rule_after
 from backfill.core.reconcile.held_jobs import (
     await_patience,
     being_requeued,
-    keep_alive,
     mark_anew,
     put_drain_back,
     still_ours,
@@ -35,6 +34,7 @@ from backfill.core.reconcile.held_jobs import (
     unknown_to,
     way,
 )
+from backfill.core.reconcile.held_limits import keep_alive
 from backfill.core.reconcile.own_machines import kept_off
 from backfill.core.reconcile.pressure import only_claimed
 from backfill.core.world import World

@@ -20,14 +20,13 @@ from backfill.core.reconcile.devices import plugged_again
 from backfill.core.reconcile.held_jobs import (
     await_patience,
     drained,
-    settled,
     show,
     still,
     stood_s,
-    tell_back,
     waits_for,
     went_on_before,
 )
+from backfill.core.reconcile.held_limits import settled, tell_back
 from backfill.core.reconcile.pressure import give_cpus
 from backfill.core.reconcile.proof import (
     ask_on,
