@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING
 from backfill.core.model import changes as ch
 from backfill.core.model.lifecycle import ManagedNode, Phase
 from backfill.core.world import World
-from backfill.engine.checkpoint_order import asked_checkpoint, asked_put_back
+from backfill.engine.checkpoint_order import CommandError, asked_checkpoint, asked_put_back
 from backfill.engine.fleet_order import fleet_order, leaving
-from backfill.engine.reclaim_order import reclaim_order
 
 if TYPE_CHECKING:
     from backfill.engine.daemon import Daemon
@@ -55,7 +54,7 @@ class Commands:
 
     def _reclaim(self, body: Body) -> Body:
         """Let only so many instances stay on a burst host (`on`), or any number again."""
-        order = reclaim_order(self._world, body)
+        order = _reclaimed(self._world, body)
         self._daemon.cycle.take([order])
         self._daemon.cycle.decide()
         return {"subject": order.subject, "keep": order.keep if order.on else None}
@@ -92,3 +91,17 @@ class Commands:
     def _poke(self, body: Body) -> Body:
         self._daemon.poke()
         return {}
+
+
+def _reclaimed(world: World, body: Body) -> ch.HoldSet:
+    """Return how many may stay from now on; CommandError says in one sentence why not."""
+    host, keep = str(body.get("subject", "")), body.get("keep", 0)
+    known = world.hosts.get(host)
+    if known is None:
+        raise CommandError(f"'{host}' is no host of ours")
+    if known.node is not None:
+        raise CommandError(f"{host} is a Slurm node: clear it with `backfill evict {host}`")
+    if not isinstance(keep, int) or keep < 0:
+        raise CommandError(f"--keep is {keep}; give a number of instances, 0 or more")
+    reason = str(body.get("reason", "")) or "wanted back by hand"
+    return ch.HoldSet(host, world.now_s, bool(body.get("on", True)), reason, keep)

@@ -42,6 +42,7 @@ from backfill.engine.messages import (
     Stop,
 )
 from backfill.engine.metering import Meter
+from backfill.engine.notices import WaitingRoom
 from backfill.engine.notify import notify
 from backfill.engine.observe import pool_changes
 from backfill.engine.partitions import PartitionWatch
@@ -51,7 +52,6 @@ from backfill.engine.privacy import Privacy
 from backfill.engine.rounds import Rounds
 from backfill.engine.summary import summary
 from backfill.engine.timekeeping import Timekeeper
-from backfill.engine.waiting import WaitingRoom
 from backfill.engine.watch import Watch
 from backfill.engine.workers import Workers
 from backfill.ports.storage import Journal, Record

@@ -12,11 +12,11 @@ from backfill.core.model.refusals import Code, Goal, Refusal, because, limit, re
 from backfill.core.model.sentences import sentence
 from backfill.core.policies.notice import Notice
 from backfill.core.policy import PolicySet
-from backfill.core.reconcile.waiting import Told, tell_waiting
+from backfill.core.reconcile.notices import Told, tell_waiting
 from backfill.core.world import World
 from backfill.drivers.store.memory import MemoryJournal
 from backfill.engine.cycle import Cycle
-from backfill.engine.waiting import EVERY_S, WaitingRoom
+from backfill.engine.notices import EVERY_S, WaitingRoom
 from tests.unit.living_daemon import policies
 
 NOW_S = 1_000_000.0

@@ -6,10 +6,9 @@ from typing import assert_never
 
 from backfill.core.model import actions as act
 from backfill.core.model import changes as ch
-from backfill.engine.execute.checkpoints import checkpoint
 from backfill.engine.execute.devices import lend
 from backfill.engine.execute.guest import in_guest
-from backfill.engine.execute.instances import change_parents, on_instance
+from backfill.engine.execute.instances import change_parents, checkpoint, on_instance
 from backfill.engine.execute.pilots import with_pilot
 from backfill.engine.execute.slurm import in_slurm
 from backfill.engine.looking import Outside

@@ -1,4 +1,4 @@
-"""Actions on instances, and on the parents that instant clones go on from."""
+"""Actions on instances, on their checkpoints, and on the parents that instant clones go on from."""
 
 from __future__ import annotations
 
@@ -113,3 +113,21 @@ def change_parents(outside: Outside, action: act.ParentAction) -> list[ch.Change
         provider.cancel_parents(host)
     seen = provider.observe(host)
     return [ch.HostSeen(seen.host, seen.seen_s)]
+
+
+# --- their checkpoints --------------------------------------------------------------------------
+
+
+def checkpoint(outside: Outside, action: act.CheckpointAction) -> list[ch.Change]:
+    """Keep it or put it back; tell what is kept, or where the instance is now."""
+    keeper = outside.keepers.get(action.host)
+    if keeper is None:
+        raise RefusedError(action.subject, f"the provider of {action.host} keeps no checkpoints")
+    if isinstance(action, act.PutBackCheckpoint):
+        keeper.put_back(action.host, action.subject, action.id)
+        now_s = outside.clock.now()
+        done = ch.CheckpointPutBack(action.subject, action.generation, now_s, action.id)
+        return [done, *read_instance(outside, action.host, action.subject)]
+    kept = keeper.keep(action.host, action.wanted, action.quota_mb)
+    now_s = outside.clock.now()
+    return [ch.CheckpointKept(action.subject, action.generation, now_s, kept.id, kept.size_mb)]

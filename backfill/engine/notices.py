@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from backfill.core.model.actions import TellJob
-from backfill.core.reconcile.waiting import Told, tell_waiting
+from backfill.core.reconcile.notices import Told, tell_waiting
 from backfill.engine.cycle import Cycle
 
 EVERY_S = 60.0
