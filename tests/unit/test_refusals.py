@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import re
+from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from backfill.core.model import changes as ch
+from backfill.core.model import sentences
 from backfill.core.model.plan import Plan
 from backfill.core.model.records import decode, encode, encode_briefly
 from backfill.core.model.refusals import (
@@ -33,6 +37,7 @@ from backfill.engine.narrate import story_line
 from backfill.ports.storage import Record
 from tests.unit.living_daemon import policies
 
+ROOT = Path(__file__).parents[2]
 TAKEN = because(Code.HOST_TAKEN, host="bm1", jobs=("7",))
 
 
@@ -113,12 +118,14 @@ def test_of_a_few_hosts_each_reason_is_told_and_of_many_one_of_each_kind() -> No
     assert not after.is_news_after(before)
 
 
-EVERYTHING: dict[str, object] = {
-    "least": 1,
+# What the functions among the words read, and what is more than one thing.
+SPECIAL: dict[str, object] = {
+    **dict.fromkeys(("left_cpus", "left_memory_mb", "cpus", "memory_mb", "times", "wait_s", "hosts"), 3),
+    **dict.fromkeys(("wanted_in_s", "pays_s"), 3),
+    **dict.fromkeys(("host", "said"), "x"),
     "jobs": ("7", "8"),
     "nodes": ("vn1",),
     "names": ("vn1", "vn2"),
-    "shown": 1,
     "reasons": (TAKEN,),
     "runs": (TAKEN,),
     "why": TAKEN,
@@ -127,42 +134,27 @@ EVERYTHING: dict[str, object] = {
 }
 
 
+def words_for(code: Code) -> str:
+    """The form of a code's words; empty where a function makes them."""
+    form = sentences._CODES[code]
+    return form if isinstance(form, str) else ""
+
+
+def facts_for(code: Code) -> dict[str, object]:
+    """A value for every fact that its words may name: a number where they format one."""
+    found = re.findall(r"\{(\w+)(:?)", words_for(code))
+    return {name: 3 if formatted else "x" for name, formatted in found} | SPECIAL
+
+
 @pytest.mark.parametrize("code", list(Code))
 def test_every_code_has_words(code: Code) -> None:
     """A sentence with all of its facts, which comes back from the journal as it was."""
-    facts: dict[str, object] = dict.fromkeys(_AMOUNTS, 3) | dict.fromkeys(_NAMES, "x") | EVERYTHING
-    made = refusal("vn1", Goal.MOVE_TO, because(code, **facts), "bm9")  # type: ignore[arg-type]
+    made = refusal("vn1", Goal.MOVE_TO, because(code, **facts_for(code)), "bm9")  # type: ignore[arg-type]
     text = why(made)
     assert text
     assert not re.search(r"[{}\[\]]", text)
     for form in (encode(made), encode_briefly(made)):
         assert decode(json.loads(json.dumps(form))) == made
-
-
-_AMOUNTS = (
-    *("age_s", "readings", "needed_s", "most", "count", "rest_s", "settle_s", "others", "wanted_in_s"),
-    *("pays_s", "free", "every", "functions", "left_mb", "region_mb", "left_cpus", "left_memory_mb", "cpus"),
-    *(
-        "longest_s",
-        "memory_mb",
-        "known",
-        "generation",
-        "restarts",
-        "copied",
-        "within_s",
-        "times",
-        "wait_s",
-        "silent_s",
-    ),
-    *("there", "hosts", "size", "places", "failures", "patience_s", "soon_s", "late_s", "left_s"),
-    *("passed_s", "needs_mb", "many", "got_cpus", "got_mb"),
-)
-_NAMES = (
-    *("again", "fixed"),
-    *("source", "said", "key", "host", "node", "state", "holder", "subject", "instance", "job", "check"),
-    *("remedy", "rung", "image", "user", "account", "environment", "allowed", "whose", "device", "workload"),
-    *("keys", "value", "what", "images", "shape", "waits", "network", "networks"),
-)
 
 
 @pytest.mark.parametrize("wanted", list(Goal))
@@ -171,6 +163,30 @@ def test_every_goal_has_words(wanted: Goal) -> None:
     made = refusal("vn1", wanted, words_of("full"), "bm9")
     assert goal(made)
     assert line(made) == f"vn1: {goal(made)} refused: full"
+
+
+def given_reasons() -> Iterator[tuple[str, Code, set[str]]]:
+    """Every `because(Code.X, fact=...)` of the code: where it is, its code, the names of its facts."""
+    for file in sorted((ROOT / "backfill").rglob("*.py")):
+        for call in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+            match call:
+                case ast.Call(
+                    func=ast.Name("because"), args=[ast.Attribute(ast.Name("Code"), name)], keywords=[*facts]
+                ) if all(fact.arg for fact in facts):
+                    yield f"{file.name}:{call.lineno}", Code[name], {str(fact.arg) for fact in facts}
+
+
+def test_every_reason_is_given_the_facts_that_its_words_need() -> None:
+    """One that lacks a fact would fail only where somebody is told of it: in the daemon's own thread."""
+    found = list(given_reasons())
+    assert len({code for _, code, _ in found}) > 100
+    lacking = [(place, needed_by(code) - facts) for place, code, facts in found]
+    assert [(place, names) for place, names in lacking if names] == []
+
+
+def needed_by(code: Code) -> set[str]:
+    """Facts that its words name outside of brackets."""
+    return set(re.findall(r"\{(\w+)", re.sub(r"\[[^\[\]]*\]", "", words_for(code))))
 
 
 def words_of(text: str) -> Reason:
