@@ -186,6 +186,10 @@ FOUND_LATER: tuple[tuple[int, int], ...] = (
     (20261213, 5354),
     # A job's own machines that were to go waited for a job on one of them: nobody saw its end.
     (20261213, 6820),
+    # The journal was lost and no reading showed jobs: what stood still for one was taken as empty.
+    (20261214, 2673),
+    # An instance was throttled as it booted, Slurm had never got its node, and it stayed for ever.
+    (20261214, 2973),
 )
 
 

@@ -10,7 +10,7 @@ from backfill.core.model.lifecycle import Phase
 from backfill.core.policies.budgets import Budget, Budgets
 from backfill.core.policies.ladder import Ladder, Rung, RungRule
 from backfill.drivers.store.memory import MemoryJournal
-from backfill.ports.errors import RefusedError
+from backfill.ports.errors import RefusedError, UnreachableError
 from backfill.sim.scenarios.rehearsal import Rehearsal
 from tests.simulation.test_eviction import cluster, policies, ready, running
 
@@ -107,4 +107,22 @@ def test_one_that_somebody_paused_while_it_was_throttled_stands_aside() -> None:
     run.until(lambda: sim.job(low).state is JobState.COMPLETED, 300)
     assert sim.job(low).restarts == 0
     assert not sim.instance("vn1").machine.throttled
+    assert sim.audit() == []
+
+
+def test_one_that_slurm_never_got_goes_when_its_host_is_wanted() -> None:
+    """Its host is given away while it boots, and the call that was to make its node has failed."""
+    run = rehearsal(THROTTLE)
+    sim = run.sim
+    order = sim.faults.fail("create_node", UnreachableError("slurm", "no answer"), times=-1)
+    low = sim.submit("htc", 20.0)
+    run.until(lambda: "vn1" in sim.hosts["bm1"].instances, 30)
+    assert not sim.slurm.read_nodes(["vn1"])
+    high = sim.submit("batch", 60.0)
+    run.until(lambda: running(run, high), 5)
+    order.end()
+    run.until(lambda: not run.world.managed, 20)
+    assert sim.job(high).state is JobState.RUNNING
+    run.until(lambda: sim.job(high).state is JobState.COMPLETED, 100)
+    run.until(lambda: sim.job(low).state is JobState.COMPLETED, 200)
     assert sim.audit() == []

@@ -359,6 +359,9 @@ def _without_jobs(builder: PlanBuilder, node: ManagedNode) -> None:
     elif vanished := builder.world.vanished_on(node.name):
         ids = ", ".join(held.id for held in vanished)
         condemn(builder, node, Cause.MISSING, f"Slurm shows nothing of job {ids}, which was on it")
+    elif node.found and (seen := builder.world.nodes.get(node.name)) is not None and seen.hidden:
+        # Only for jobs that stand still do we hide a node, and no record of ours tells of which.
+        condemn(builder, node, Cause.MISSING, "Slurm shows no job on it, and it is hidden as for one")
     else:
         clear(builder, node, f"{node.reason}; no job was on it")
 
@@ -380,8 +383,14 @@ def job_starts(builder: PlanBuilder, node: ManagedNode) -> bool:
 
 def held_back(builder: PlanBuilder, node: ManagedNode) -> None:
     """Keep new jobs from a node that is throttled and thus slow; those there go on."""
+    if builder.blind:
+        return
     seen = builder.world.nodes.get(node.name)
-    if seen is None or builder.blind or not drained(builder, node, seen):
+    builder.watch(node.name)
+    if seen is None:
+        forgotten(builder, node, fail=False)
+        return
+    if not drained(builder, node, seen):
         return
     evictions = node.evictions + 1
     builder.become(node, Phase.THROTTLED, node.reason, evictions=evictions)
