@@ -10,6 +10,8 @@ from backfill.core.model.fleet import Host
 from backfill.core.model.lifecycle import ABSENT, ManagedNode
 from backfill.core.model.quantities import Resources
 from backfill.core.model.refusals import Code, Reason, because
+from backfill.core.numa import fits, usable
+from backfill.core.policies.spread import Larger
 from backfill.core.policy import PolicySet
 from backfill.core.tables import Picture
 
@@ -77,7 +79,7 @@ def own_need(world: Picture, job_id: str, shape: Resources | None) -> NodeNeed:
     return NodeNeed(loan.functions, loan.region_mb, loan.sharing, job_id, shape=shape, network=network)
 
 
-def never(host: Host, need: NodeNeed, shape: Resources) -> Reason | None:
+def never(host: Host, need: NodeNeed, shape: Resources, policies: PolicySet) -> Reason | None:
     """Return what a host can never give to an instance of that shape, whatever else is on it.
 
     Nobody knows that of a host that does not answer.
@@ -90,7 +92,21 @@ def never(host: Host, need: NodeNeed, shape: Resources) -> Reason | None:
         return because(Code.NO_SHARING, host=host.name)
     if need.network and need.network not in host.networks:
         return because(Code.NO_NETWORK, host=host.name, network=need.network)
+    if too_large_to_bind(host, shape, policies) and policies.placement.larger_than_numa is Larger.REFUSE:
+        return because(Code.NUMA_SMALL, host=host.name, cpus=shape.cpus, memory_mb=shape.memory_mb)
     return None
+
+
+def numa_whole(host: Host, policies: PolicySet) -> dict[int, Resources]:
+    """Return what instances may take of each NUMA node; of none where they are not bound to one."""
+    limits = policies.limits
+    keep = Resources(limits.keep_cpus, limits.keep_memory_mb)
+    return usable(host.numa, policies.placement.cpu_overcommit, keep)
+
+
+def too_large_to_bind(host: Host, shape: Resources, policies: PolicySet) -> bool:
+    """Return True if instances there are bound to NUMA nodes, and none could carry one of that shape."""
+    return bool(host.numa) and not fits(numa_whole(host, policies), shape)
 
 
 def need_of(world: Picture, policies: PolicySet, node: ManagedNode) -> NodeNeed:

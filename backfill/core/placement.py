@@ -1,4 +1,4 @@
-"""Where instances may go: which hosts are open, for how long, and how much room each has left."""
+"""Where instances may go: which hosts are open, for how long, and which of them comes first."""
 
 from __future__ import annotations
 
@@ -6,28 +6,20 @@ from bisect import bisect_left, insort
 from collections.abc import Callable, Iterator
 from math import inf, nextafter
 
-from backfill.core.lending import NOTHING_MORE, NodeNeed, forbidden, never, no_memory, own_loan
+from backfill.core.lending import NOTHING_MORE, NodeNeed, forbidden, never, no_memory
 from backfill.core.model.cluster import Node, NodeBase, end_s
-from backfill.core.model.devices import DeviceLoan
-from backfill.core.model.fleet import Instance
-from backfill.core.model.lifecycle import ABSENT, ON_CPU, ManagedNode, Phase
-from backfill.core.model.quantities import NOTHING, Resources
+from backfill.core.model.lifecycle import ABSENT, ManagedNode, Phase
+from backfill.core.model.quantities import Resources
 from backfill.core.model.refusals import Code, Reason, Words, because, limit
 from backfill.core.policies.limits import Limits
 from backfill.core.policies.spread import Order
 from backfill.core.policy import PolicySet
 from backfill.core.queue import Touched
+from backfill.core.room import host_full, numa_full, room
 from backfill.core.world import World, stale
 
 # PLANNED is among them only where it is not known for when.
 _SHUT_FLAGS = frozenset({"MAINT", "RESERVED", "REBOOT_REQUESTED", "POWERED_DOWN", "FAIL"})
-
-
-# Phases in which all of its room is a node's own: it may run at any moment, or does so.
-_HOLDING = ON_CPU | {Phase.EVICTING, Phase.THROTTLED, Phase.MOVING}
-
-
-_KEPT = _HOLDING | {Phase.PARKED}
 
 
 # Whose records may not keep the name from being used anew.
@@ -85,116 +77,6 @@ def too_short(world: World, host: str, policies: PolicySet, pays_s: float) -> Re
         return because(Code.HOST_MAINTENANCE, host=host)
     why = policies.gaps.too_short(world.now_s, wanted_again_s(node), pays_s)
     return because(Code.GAP, host=host, why=why) if why else None
-
-
-def room(world: World, host: str, policies: PolicySet, *, kept: bool = True) -> Resources:
-    """Resources of `host` that no node of ours uses or was promised.
-
-    `kept`: CPUs and memory that stopped instances will want back there are not free either.
-    Whoever comes anew has to ask so, or work that waits for its host would never find room again.
-    """
-    limits = policies.limits
-    whole = world.hosts[host].capacity
-    left = Resources(policies.placement.cpus(whole.cpus), whole.memory_mb) - Resources(
-        limits.keep_cpus, limits.keep_memory_mb
-    )
-    for _ in range(world.parents_starting(host)):
-        left = left - policies.instances.flavour.resources
-    holding = _KEPT if kept else _HOLDING
-    for node in world.fleet.managed_on(host):
-        shape = policies.instances.flavour_of(node).resources
-        if host == node.target or node.phase in holding:
-            left = left - shape
-        else:
-            left = left - _still_there(world, host, node, shape)
-    regions = {job: loan.region_mb for job, loan in _awaited(world, host)}
-    for instance in world.fleet.instances_on(host):
-        regions[instance.devices_of] = instance.region_mb
-        known = world.managed.get(instance.name)
-        booked = known is not None and host in known.hosts
-        if not booked and instance.occupies_memory:
-            left = left - instance.resources  # our books do not have it there, but it is
-    return left - Resources(0, sum(regions.values()))
-
-
-def _awaited(world: World, host: str) -> Iterator[tuple[str, DeviceLoan]]:
-    """Yield what the jobs' own machines that are being made on a host will be lent there."""
-    for node in world.fleet.managed_on(host):
-        if node.job and node.phase not in ABSENT and (loan := own_loan(world, node.job)) is not None:
-            yield node.job, loan
-
-
-def _still_there(world: World, host: str, node: ManagedNode, shape: Resources) -> Resources:
-    """Return what a node that goes has on the host: also where a call may yet bring its instance there,
-    and where the one reading for which it goes may have missed it."""
-    instance = world.instances.get((host, node.name))
-    if instance is not None:
-        return _there(instance, shape)
-    coming = any(o.running and o.host == host for o in world.operations_of(node.name))
-    unread = node.phase is Phase.REMOVING and host in node.hosts and unread_since(world, host, node)
-    return shape if coming or unread else NOTHING
-
-
-def unread_since(world: World, host: str, node: ManagedNode) -> bool:
-    """Return True if nothing that was read of the host since the node's phase began tells of its instance."""
-    source = world.sources.get(host)
-    read_s = max(
-        source.seen_s if source is not None else 0.0, world.seen_s("instance", f"{host}/{node.name}")
-    )
-    return read_s <= node.since_s
-
-
-def places_ever(
-    world: World, policies: PolicySet, host: str, shape: Resources, need: NodeNeed = NOTHING_MORE
-) -> int:
-    """Return how many instances of a shape the host would carry if there were nothing else on it.
-
-    `need`: what each of them takes besides. Of a host that was not read yet, or does not answer,
-    nobody knows what it cannot hold.
-    """
-    known, limits = world.hosts.get(host), policies.limits
-    if known is None or not known.reachable:
-        return limits.max_per_host
-    size = known.size_for(shape)
-    if size is None or never(known, need, shape) is not None:
-        return 0
-    cpus = policies.placement.cpus(known.capacity.cpus) - limits.keep_cpus
-    memory_mb = known.capacity.memory_mb - limits.keep_memory_mb
-    memory_mb -= need.region_mb
-    places = [cpus // size.cpus, memory_mb // size.memory_mb, limits.max_per_host]
-    if need.functions:
-        places.append(known.functions // need.functions)
-    return max(0, min(places))
-
-
-def _there(instance: Instance, shape: Resources) -> Resources:
-    """Return what an instance that stands still, or is just leaving, still takes of its host."""
-    return Resources(
-        shape.cpus if instance.occupies_cpu else 0, shape.memory_mb if instance.occupies_memory else 0
-    )
-
-
-def crowded(world: World, node: ManagedNode, instance: Instance | None, policies: PolicySet) -> Reason | None:
-    """Return that others have taken the room of a stopped node meanwhile, if they have."""
-    shape = policies.instances.flavour_of(node).resources
-    left = room(world, node.host, policies, kept=False)
-    # The memory of one that is paused is its own already, however little is left.
-    has_memory = instance is not None and instance.occupies_memory
-    if shape.cpus <= left.cpus and (has_memory or shape.memory_mb <= left.memory_mb):
-        return None
-    return host_full(node.host, left, shape)
-
-
-def host_full(host: str, left: Resources, shape: Resources) -> Reason:
-    """Return that so little is left on a host that this does not fit."""
-    return because(
-        Code.HOST_FULL,
-        host=host,
-        left_cpus=left.cpus,
-        left_memory_mb=left.memory_mb,
-        cpus=shape.cpus,
-        memory_mb=shape.memory_mb,
-    )
 
 
 def count_on(world: World, host: str) -> int:
@@ -296,7 +178,7 @@ def _lacks(world: World, policies: PolicySet, found: Room, need: NodeNeed) -> Re
     host, left = found
     shape = need.shape or policies.instances.flavour.resources
     beside = left - shape
-    few = never(world.hosts[host], need, shape) or forbidden(world, policies, host, need)
+    few = never(world.hosts[host], need, shape, policies) or forbidden(world, policies, host, need)
     return few or no_memory(world, host, need.job, need.region_mb, beside)
 
 
@@ -473,7 +355,9 @@ def _look(policies: PolicySet, ask: Ask, host: str, world: World) -> Look:
     if size is None:
         return because(Code.NO_SIZE, host=host, cpus=shape.cpus, memory_mb=shape.memory_mb), until_s
     left = room(world, host, policies)
-    return left if size.fits(left) else host_full(host, left, size), until_s
+    bar = never(world.hosts[host], NOTHING_MORE, size, policies)
+    bar = bar or (None if size.fits(left) else host_full(host, left, size))
+    return bar or numa_full(world, host, policies, size) or left, until_s
 
 
 def _unproven(world: World, host: str) -> Reason | None:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 from backfill.core.model.fleet import CloneMethod, Fleet, FleetState
-from backfill.core.placement import places_ever
 from backfill.core.policies.cloning import Choice
 from backfill.core.policies.environments import Environments
 from backfill.core.policy import PolicySet
+from backfill.core.room import places_ever
 from backfill.core.world import World
 from backfill.engine.checkpoint_order import CommandError
 

@@ -7,10 +7,11 @@ from contextlib import contextmanager
 
 import pytest
 
-from backfill.core.model.fleet import InstanceSpec, Tag
+from backfill.core.model.fleet import InstanceSpec, NumaNode, Tag
 from backfill.drivers.simulated.hypervisor.provider import SimulatedProvider
 from backfill.drivers.simulated.world import SimulatedWorld
 from tests.contract.instance_fence import InstanceFenceContract
+from tests.contract.instance_numa import InstanceNumaContract
 from tests.contract.instance_provider import CLUSTER, EVERYTHING, SMALL, InstanceProviderContract
 from tests.contract.instance_rig import NETWORK
 
@@ -73,3 +74,13 @@ class TestSimulatedProvider(InstanceFenceContract, InstanceProviderContract):
     @pytest.fixture
     def rig(self) -> SimulatedRig:
         return SimulatedRig()
+
+
+class TestBoundSimulatedProvider(InstanceNumaContract):
+    @pytest.fixture
+    def rig(self) -> SimulatedRig:
+        made = SimulatedRig()
+        for number, host in enumerate(made.world.hosts.values()):
+            # Other numbers on the other host: nothing of the one may be taken for the other's.
+            host.numa = (NumaNode(2 * number, 1, 1024), NumaNode(2 * number + 1, 1, 1024))
+        return made

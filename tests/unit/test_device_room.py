@@ -13,9 +13,10 @@ from backfill.core.model.lifecycle import ManagedNode, Phase
 from backfill.core.model.quantities import Resources
 from backfill.core.model.refusals import Code, Reason, because
 from backfill.core.model.sentences import sentence
-from backfill.core.placement import room, why_not_on
+from backfill.core.placement import why_not_on
 from backfill.core.policies.devices import DeviceRule, Devices
 from backfill.core.policy import PolicySet, Priorities, Template
+from backfill.core.room import room
 from backfill.core.world import World
 
 NOW_S = 1_000_000.0

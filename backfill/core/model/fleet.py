@@ -72,6 +72,10 @@ class CloneParent:
     disk_gb: int
     made: bool
 
+    @property
+    def resources(self) -> Resources:
+        return Resources(self.cpus, self.memory_mb)
+
     def suits(self, image: str, flavour: Flavour) -> bool:
         """Return True if instances like this can go on from it, once it is made."""
         shape = (flavour.cpus, flavour.memory_mb, flavour.disk_gb)
@@ -79,8 +83,16 @@ class CloneParent:
 
     def covers(self, flavour: Flavour) -> bool:
         """Return True if instances that go on from it have all that is asked for."""
-        room = Resources(flavour.cpus, flavour.memory_mb).fits(Resources(self.cpus, self.memory_mb))
-        return room and flavour.disk_gb <= self.disk_gb
+        return flavour.resources.fits(self.resources) and flavour.disk_gb <= self.disk_gb
+
+
+@dataclass(frozen=True, slots=True)
+class NumaNode:
+    """CPUs of a host with the memory that is near to them, MiB. `number`: as the host counts them."""
+
+    number: int
+    cpus: int
+    memory_mb: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +118,8 @@ class Host:
     # Each of its instances takes the first of these that is large enough; empty: as much as it is.
     sizes: tuple[Resources, ...] = ()
     networks: tuple[str, ...] = ()  # to which instances on it can be connected, beside the usual one
+    # To one of which each instance on it is bound; empty: to none.
+    numa: tuple[NumaNode, ...] = ()
 
     def size_for(self, shape: Resources) -> Resources | None:
         """Return what an instance of that shape takes of it; None: it can have none of that shape."""
@@ -149,6 +163,7 @@ class Instance:
     plugged: bool = False  # whether they are in its guest
     functions: int = 0  # how many virtual functions are among them
     region_mb: int = 0  # memory of its host that the instances of that job share
+    numa: int | None = None  # the NUMA node to which it is bound while it is in memory; None: to none
     restarted: bool = False  # somebody booted it anew, while its memory was on disk
     wanted_back: str = ""  # why its host's owner wants this very instance gone
     no_room: str = ""  # why its host, which had accepted it, found no room for it after all
@@ -164,6 +179,14 @@ class Instance:
     @property
     def occupies_memory(self) -> bool:
         return self.state in IN_MEMORY or self._may_run
+
+    @property
+    def in_use(self) -> Resources:
+        """Return what it takes of its host at this moment."""
+        return Resources(
+            self.resources.cpus if self.occupies_cpu else 0,
+            self.resources.memory_mb if self.occupies_memory else 0,
+        )
 
     @property
     def _may_run(self) -> bool:

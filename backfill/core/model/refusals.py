@@ -105,6 +105,8 @@ class Code(Enum):
     NO_SHARING = "no_sharing"
     NO_NETWORK = "no_network"
     NO_SIZE = "no_size"
+    NUMA_FULL = "numa_full"
+    NUMA_SMALL = "numa_small"
     MEMORY_TO_DISK = "memory_to_disk"
     CLOSED = "closed"
     # What is on a host.

@@ -157,6 +157,11 @@ _CODES: dict[Code, str | Callable[[Mapping[str, Any]], str]] = {
     Code.NO_SHARING: "machines on {host} cannot share memory (--ivshmem)",
     Code.NO_NETWORK: "machines on {host} cannot have network {network}",
     Code.NO_SIZE: "{host} has no flavour with {cpus} CPUs and {memory_mb} MB",
+    Code.NUMA_FULL: "no NUMA node of {host} has {cpus} CPUs and {memory_mb} MB left",
+    Code.NUMA_SMALL: (
+        "no NUMA node of {host} can have {cpus} CPUs and {memory_mb} MB for instances "
+        "(placement.larger_than_numa)"
+    ),
     Code.MEMORY_TO_DISK: "memory on {host} would not survive its maintenance",
     Code.CLOSED: "{subject} was closed by hand: {said}",
     Code.ARRIVING: "an instance is on its way to {host}",

@@ -20,6 +20,13 @@ class Order(Option):
     IDLE = "idle", "the least busy host, as its hypervisor measures; then as spread"
 
 
+class Larger(Option):
+    """What becomes of an instance that no NUMA node of a host could ever carry."""
+
+    REFUSE = "refuse", "it is not made there"
+    SPAN = "span", "it is bound to none and may use the whole host"
+
+
 @dataclass(frozen=True, slots=True)
 class Spread:
     """Choice of a host."""
@@ -27,6 +34,11 @@ class Spread:
     order: Order = key(Order.SPREAD, "How a host with room is chosen.")
     seed: int = key(0, "A different seed gives a different order of random choices.")
     cpu_overcommit: float = key(1.0, "CPUs of instances per CPU of a host; memory is never promised twice.")
+    larger_than_numa: Larger = key(
+        Larger.REFUSE,
+        "With libvirt.numa.bind: node, what becomes of an instance that is larger than every NUMA node of a "
+        "host.",
+    )
 
     def cpus(self, real: int) -> int:
         """CPUs that a host with `real` ones has to give."""

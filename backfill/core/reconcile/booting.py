@@ -12,7 +12,6 @@ from backfill.core.model.fleet import CloneMethod, Instance, InstanceSpec, Tag
 from backfill.core.model.lifecycle import ManagedNode, Phase
 from backfill.core.model.readiness import judge_registration
 from backfill.core.model.sentences import sentence
-from backfill.core.placement import room
 from backfill.core.queue import Topic
 from backfill.core.reconcile.admission import clone_method, image_of
 from backfill.core.reconcile.builder import PlanBuilder, Progress
@@ -21,6 +20,7 @@ from backfill.core.reconcile.course import begin_eviction, first_rung
 from backfill.core.reconcile.held_jobs import frozen_in
 from backfill.core.reconcile.own_machines import awaits_pin, waits_for_fellows
 from backfill.core.reconcile.proof import not_proven, proven, read_since_woken
+from backfill.core.room import room
 
 # A slurmd that registered so lately is there; one whose proof took longer has to be heard again.
 _JUST_HEARD_S = 30.0

@@ -12,9 +12,9 @@ from backfill.core.model.fleet import Instance, InstanceState
 from backfill.core.model.lifecycle import ManagedNode, Phase
 from backfill.core.model.operations import HostAllocation
 from backfill.core.model.refusals import Code, Goal, Reason, Words, because, call_failed
-from backfill.core.placement import room
 from backfill.core.queue import Topic
 from backfill.core.reconcile.builder import PlanBuilder, Progress
+from backfill.core.room import room
 from backfill.core.world import World
 
 _HOLD = f"{HoldDevices.__name__}:"

@@ -15,7 +15,7 @@ from backfill.core.model.plan import SetFleet, SetNode
 from backfill.core.model.quantities import Resources
 from backfill.core.model.refusals import Code, Goal, Reason, Words, because, call_failed, no_host
 from backfill.core.model.sentences import sentence
-from backfill.core.placement import host_full, names_of, open_hosts, out_of_reach, room, why_not_on
+from backfill.core.placement import names_of, open_hosts, out_of_reach, why_not_on
 from backfill.core.policies.cloning import Choice
 from backfill.core.policy import PolicySet
 from backfill.core.queue import Topic
@@ -33,6 +33,7 @@ from backfill.core.reconcile.builder import PlanBuilder, Progress, members
 from backfill.core.reconcile.condemn import clear
 from backfill.core.reconcile.own_machines import passed_over_until_s, places_in
 from backfill.core.reconcile.pressure import why_taken
+from backfill.core.room import host_full, numa_full, places_now, room
 
 
 def plan_fleets(builder: PlanBuilder) -> None:
@@ -143,7 +144,8 @@ def _lacking_there(builder: PlanBuilder, fleet: Fleet, host: str) -> Reason | No
     loan = own_loan(builder.world, fleet.job)
     shared_mb = 0 if loan is None else loan.region_mb
     all_there = Resources(shape.cpus * many, shape.memory_mb * many + shared_mb)
-    return _no_room_there(builder, host, all_there)
+    full = _no_room_there(builder, host, all_there)
+    return full or numa_full(builder.world, host, builder.policies, shape.resources, many, kept=False)
 
 
 def _no_room_there(builder: PlanBuilder, host: str, shape: Resources) -> Reason | None:
@@ -174,8 +176,7 @@ def _shape(builder: PlanBuilder, fleet: Fleet, host: str) -> Flavour | None:
     if fleet.hosts:  # more than the job asks for is more than it may have got there
         covering = [p for p in covering if (p.cpus, p.memory_mb) == (wanted.cpus, wanted.memory_mb)]
     closest = min(covering, key=lambda p: (p.memory_mb, p.cpus, p.disk_gb), default=None)
-    left = room(builder.world, host, builder.policies)
-    if closest is None or not Resources(closest.cpus, closest.memory_mb).fits(left):
+    if closest is None or not places_now(builder.world, host, builder.policies, closest.resources):
         return wanted
     shape = (closest.cpus, closest.memory_mb, closest.disk_gb)
     return replace(wanted, **dict(zip(("cpus", "memory_mb", "disk_gb"), shape, strict=True)))
@@ -183,15 +184,15 @@ def _shape(builder: PlanBuilder, fleet: Fleet, host: str) -> Flavour | None:
 
 def _places(builder: PlanBuilder, fleet: Fleet, host: str) -> int:
     """Return how many of its members fit on a host that has room."""
-    left, need = room(builder.world, host, builder.policies), _need(builder, fleet)
+    need = _need(builder, fleet)
     shape = fleet.flavour or builder.policies.instances.flavour
     there = [m for m in builder.world.fleet.managed_on(host) if m.phase not in ABSENT]
     known = builder.world.hosts[host]
     size = known.size_for(shape.resources)
-    if size is None or never(known, need, shape.resources) is not None:
+    if size is None or never(known, need, shape.resources, builder.policies) is not None:
         return 0
     shared_mb = 0 if any(m.job == fleet.job for m in there) else need.region_mb
-    places = [left.cpus // size.cpus, (left.memory_mb - shared_mb) // size.memory_mb]
+    places = [places_now(builder.world, host, builder.policies, size, shared_mb)]
     if need.functions:
         places.append(functions_free(builder.world, builder.policies, host) // need.functions)
     return min(*places, builder.policies.limits.max_per_host - len(there))
@@ -247,6 +248,7 @@ def _host_for(
     host = fleet.hosts[place] if place < fleet.size else failed[0].host
     shape = fleet.flavour or builder.policies.instances.flavour
     why = _no_room_there(builder, host, shape.resources)
+    why = why or numa_full(builder.world, host, builder.policies, shape.resources, kept=False)
     return (host, {}) if why is None else (None, {host: why})
 
 

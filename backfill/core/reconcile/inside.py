@@ -20,7 +20,6 @@ from backfill.core.model.plan import SetFleet, SetMachines
 from backfill.core.model.quantities import Resources
 from backfill.core.model.refusals import Code, Goal, Reason, because
 from backfill.core.model.sentences import sentence
-from backfill.core.placement import places_ever
 from backfill.core.queue import Topic
 from backfill.core.reconcile.builder import PlanBuilder, members
 from backfill.core.reconcile.job_machines import (
@@ -43,6 +42,7 @@ from backfill.core.reconcile.own_machines import (
     too_many_ever,
     too_many_now,
 )
+from backfill.core.room import places_ever
 from backfill.core.tables import named
 
 NONE_THERE = "no machines on its nodes"
@@ -336,7 +336,8 @@ def _never(builder: PlanBuilder, own: JobMachines, job: Job) -> Reason | None:
 def _lacking(builder: PlanBuilder, job: Job, need: NodeNeed, shape: Resources) -> Reason | None:
     """Return what one of its hosts can never give to its machines there."""
     known = (builder.world.hosts.get(host) for host in _hosts(builder, job))
-    return next(filter(None, (never(host, need, shape) for host in known if host is not None)), None)
+    lacks = (never(host, need, shape, builder.policies) for host in known if host is not None)
+    return next(filter(None, lacks), None)
 
 
 def _few_functions(builder: PlanBuilder, job: Job, functions: int) -> Reason | None:

@@ -16,9 +16,9 @@ from backfill.core.model.fleet import Flavour, Fleet, FleetState
 from backfill.core.model.job_machines import JobMachines, MachinesState
 from backfill.core.model.lifecycle import ManagedNode, Phase
 from backfill.core.model.refusals import Code, Reason, because, limit, no_host
-from backfill.core.placement import places_ever
 from backfill.core.policy import PolicySet
 from backfill.core.reconcile.builder import PlanBuilder, members
+from backfill.core.room import places_ever
 from backfill.core.tables import named
 from backfill.core.world import World
 
@@ -144,7 +144,7 @@ def _places_ever(builder: PlanBuilder, own: JobMachines) -> Reason | None:
     if places >= own.size:
         return None
     known = [host for name in policies.hosts if (host := world.hosts.get(name)) is not None]
-    lacks = [why for host in known if (why := never(host, need, shape)) is not None]
+    lacks = [why for host in known if (why := never(host, need, shape, policies)) is not None]
     if lacks and len(lacks) == len(policies.hosts):
         return no_host(lacks)
     most = max((host.functions for host in known if host.reachable), default=0)

@@ -13,7 +13,7 @@ from backfill.core.model.fleet import Instance, InstanceState
 from backfill.core.model.lifecycle import Cause, HeldJob, ManagedNode, Phase, unwoken
 from backfill.core.model.refusals import Code, Goal, Reason, Words, because, call_failed, no_host
 from backfill.core.model.sentences import sentence
-from backfill.core.placement import closed, crowded, find_host, free_again_s, too_short
+from backfill.core.placement import closed, find_host, free_again_s, too_short
 from backfill.core.policies.gaps import late
 from backfill.core.policies.ladder import Rung, RungRule
 from backfill.core.policies.unsuspendable import Way
@@ -37,6 +37,7 @@ from backfill.core.reconcile.held_jobs import (
 from backfill.core.reconcile.held_limits import keep_alive
 from backfill.core.reconcile.own_machines import kept_off
 from backfill.core.reconcile.pressure import only_claimed
+from backfill.core.room import crowded
 from backfill.core.world import World
 
 

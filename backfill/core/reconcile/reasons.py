@@ -10,11 +10,12 @@ from backfill.core.model.fleet import InstanceState
 from backfill.core.model.lifecycle import Cause, ManagedNode, Phase
 from backfill.core.model.quantities import Resources
 from backfill.core.model.refusals import Code, Reason, because
-from backfill.core.placement import count_on, room
+from backfill.core.placement import count_on
 from backfill.core.reconcile.builder import PlanBuilder
 from backfill.core.reconcile.condemn import work_on
 from backfill.core.reconcile.own_machines import kept_off
 from backfill.core.reconcile.pressure import only_claimed
+from backfill.core.room import room
 
 
 def _has_to_leave(builder: PlanBuilder, node: ManagedNode) -> bool:

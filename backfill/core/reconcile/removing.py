@@ -9,7 +9,6 @@ from backfill.core.model.cluster import OUR_REASON, Job, NodeBase
 from backfill.core.model.lifecycle import Cause, ManagedNode, Phase, Retry
 from backfill.core.model.refusals import Code, Goal, Reason, Words, because
 from backfill.core.model.sentences import sentence
-from backfill.core.placement import unread_since
 from backfill.core.queue import Topic
 from backfill.core.reconcile.builder import PlanBuilder, Progress, tell
 from backfill.core.reconcile.condemn import (
@@ -29,6 +28,7 @@ from backfill.core.reconcile.course import begin_eviction, first_rung
 from backfill.core.reconcile.held_limits import give_back
 from backfill.core.reconcile.pressure import must_leave, stop_where_wanted
 from backfill.core.reconcile.reasons import reason_over, taken_by_jobs, wanted_back
+from backfill.core.room import unread_since
 
 
 def step_draining(builder: PlanBuilder, node: ManagedNode) -> None:

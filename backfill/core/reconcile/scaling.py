@@ -9,7 +9,7 @@ from backfill.core.model.cluster import Job
 from backfill.core.model.lifecycle import ManagedNode, NodeStop, Phase, Retry
 from backfill.core.model.plan import SetNode
 from backfill.core.model.refusals import Code, Goal, Reason, Refusal, Words, because, limit, refusal
-from backfill.core.placement import crowded, names_of
+from backfill.core.placement import names_of
 from backfill.core.policies.demand import Asked, Need, QueueNeeds
 from backfill.core.policy import PolicySet
 from backfill.core.reconcile.admission import (
@@ -27,6 +27,7 @@ from backfill.core.reconcile.condemn import clear
 from backfill.core.reconcile.own_machines import asks, first_of_all, kinds_waiting, lacks_room
 from backfill.core.reconcile.pressure import most_disruptions
 from backfill.core.reconcile.reasons import asked_back, beyond_room
+from backfill.core.room import crowded
 from backfill.core.world import World
 
 

@@ -18,6 +18,7 @@ from backfill.core.queue import Topic
 from backfill.core.reconcile.admission import MINUTE_S
 from backfill.core.reconcile.builder import PlanBuilder, Progress, most_instances, on_cpu
 from backfill.core.reconcile.own_machines import kinds_waiting
+from backfill.core.room import places_now
 
 _FAILED = (JobState.FAILED, JobState.OUT_OF_MEMORY)
 _SOON_S = 600.0  # a pilot that fails later has at least been at work
@@ -110,8 +111,8 @@ def _rooms(builder: PlanBuilder) -> Iterator[float]:
         yield max(0.0, _free_s(builder, world.managed[name].host) - policies.gaps.boot_pays_s)
     left = _may_come(builder)
     shape, pays_s = policies.instances.flavour.resources, policies.gaps.boot_pays_s
-    for host, free in open_hosts(world, policies, pays_s)[0] if left > 0 else ():
-        fit = min(free.cpus // shape.cpus, free.memory_mb // shape.memory_mb)
+    for host, _ in open_hosts(world, policies, pays_s)[0] if left > 0 else ():
+        fit = places_now(world, host, policies, shape)
         fit = min(fit, policies.limits.max_per_host - count_on(world, host), left)
         left -= max(0, fit)
         yield from [_free_s(builder, host) - pays_s] * fit

@@ -142,6 +142,15 @@ class Checks:
                 f"{', '.join(sorted(i.spec.name for i in there))} take {cpus} of {most} CPUs of "
                 f"{host.name} and leave {host.free_memory_mb} MB",
             )
+        # Not of their CPUs: of two calls that overtake one another the later one may find too few.
+        for node in host.numa:
+            bound = [one for one in host.instances.values() if one.view().numa == node.number]
+            held_mb = sum(one.spec.flavour.memory_mb for one in bound)
+            if held_mb > node.memory_mb:
+                names = ", ".join(sorted(one.spec.name for one in bound))
+                self.complain(
+                    "overfull", f"{names} hold {held_mb} MB of NUMA node {node.number} of {host.name}"
+                )
 
     def gaps(self, tally: list[Count], every_s: float) -> list[str]:
         """List the gaps in the numbers that each attempt of each job wrote."""

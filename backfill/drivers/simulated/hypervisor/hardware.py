@@ -5,9 +5,19 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from backfill.core.model.fleet import IN_MEMORY, CloneParent, Host, Instance, InstanceSpec, InstanceState
-from backfill.core.model.quantities import Resources
+from backfill.core.model.fleet import (
+    IN_MEMORY,
+    CloneParent,
+    Host,
+    Instance,
+    InstanceSpec,
+    InstanceState,
+    NumaNode,
+)
+from backfill.core.model.quantities import NOTHING, Resources
+from backfill.core.numa import choose, fits, usable
 from backfill.drivers.simulated.events import SimEvent
+from backfill.ports.errors import NoCapacityError
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +134,7 @@ class SimInstance:
     machine: SimMachine
     created_s: float
     unreadable: str = ""  # why what is saved of it cannot be read
+    numa: int | None = None  # the NUMA node to which it was bound when it came into memory
 
     def view(self) -> Instance:
         return Instance(
@@ -137,6 +148,7 @@ class SimInstance:
             boot_s=self.created_s,
             throttled=self.machine.throttled,
             frozen=self.machine.frozen,
+            numa=self.numa if self.state in IN_MEMORY else None,
         )
 
     @property
@@ -214,6 +226,7 @@ class SimHost:
     shares: bool = True
     sizes: tuple[Resources, ...] = ()
     networks: tuple[str, ...] = ()
+    numa: tuple[NumaNode, ...] = ()
 
     @property
     def answers(self) -> bool:
@@ -234,7 +247,17 @@ class SimHost:
             shares=self.shares,
             sizes=self.sizes,
             networks=self.networks,
+            numa=self.numa,
         )
+
+    def bind(self, instance: SimInstance) -> None:
+        """Bind one that comes into memory here to a NUMA node. NoCapacityError: none has the memory."""
+        spec, whole = instance.spec, usable(self.numa, 1.0, NOTHING)
+        others = (one.view() for one in self.instances.values() if one is not instance)
+        instance.numa = choose(whole, others, spec.flavour.resources)
+        if instance.numa is None and fits(whole, spec.flavour.resources):
+            what = f"none of its NUMA nodes has {spec.flavour.memory_mb} MB left for {spec.name}"
+            raise NoCapacityError(self.name, what)
 
     @property
     def free_memory_mb(self) -> int:

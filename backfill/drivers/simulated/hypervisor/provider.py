@@ -119,6 +119,7 @@ class SimulatedProvider(SimulatedKeeper, SimulatedHolder):
             machine = SimMachine(spec.tag.node, host.name, metal=False, cpus=spec.flavour.cpus)
             machine.powered = host.powered
             instance = SimInstance(spec, host.name, InstanceState.RUNNING, machine, self._events.now_s)
+            host.bind(instance)
             host.instances[spec.name] = instance
             boots = self._faults.boots(spec.name)
             boot_s = self.fork_s if instant else self.boot_s
@@ -230,6 +231,7 @@ class SimulatedProvider(SimulatedKeeper, SimulatedHolder):
             if instance.state not in _IN_MEMORY:
                 self._need(instance, InstanceState.SUSPENDED)
                 self._need_room(found, instance.spec)
+                found.bind(instance)
                 self._change(instance, InstanceState.PAUSED)
 
     def migrate(self, host: str, name: str, target: str) -> None:
@@ -245,6 +247,7 @@ class SimulatedProvider(SimulatedKeeper, SimulatedHolder):
                 raise AlreadyThereError(name, f"host {target} has an instance of this name")
             if instance.state in _IN_MEMORY:
                 self._need_room(there, instance.spec)
+                there.bind(instance)
             del source.instances[name]
             there.instances[name] = instance
             instance.host = target
