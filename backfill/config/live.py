@@ -8,10 +8,12 @@ import re
 from collections.abc import Iterator, Mapping
 
 from backfill.config.model import Config, HookPlaceKind, ReadKind, RegistrationKind
+from backfill.core.lending import too_large_to_bind
 from backfill.core.model.cluster import Node, SlurmSettings
 from backfill.core.model.fleet import Host
 from backfill.core.model.quantities import Resources
 from backfill.core.policies.ladder import Ladder, Rung, RungRule
+from backfill.core.policies.spread import Larger
 
 # Of the releases that the contract suites run on.
 _NEWEST = (26, 5)
@@ -38,6 +40,7 @@ def conflicts(
         *_hook_time(config, settings),
         *_reach(config, hosts),
         *_room(config, hosts),
+        *_numa(config, hosts),
     ]
 
 
@@ -282,3 +285,16 @@ def _room(config: Config, hosts: Mapping[str, Host]) -> Iterator[str]:
         f"{_at(config, 'instances.flavour')} takes {shape}, more than any reachable host offers "
         f"(the largest: {largest}, without what limits.keep_* holds back); make it smaller"
     )
+
+
+def _numa(config: Config, hosts: Mapping[str, Host]) -> Iterator[str]:
+    """Yield that no host would ever carry an instance for want of a NUMA node that is large enough."""
+    policies, shape = config.policies, config.policies.instances.flavour.resources
+    seen = [host for host in hosts.values() if host.reachable]
+    if policies.placement.larger_than_numa is not Larger.REFUSE or not seen:
+        return
+    if all(too_large_to_bind(host, shape, policies) for host in seen):
+        yield (
+            f"{_at(config, 'instances.flavour')} takes {shape}, more than any NUMA node of a reachable host "
+            "has for instances; make it smaller, or write placement.larger_than_numa: span"
+        )

@@ -28,6 +28,20 @@ class DomainType(Option):
     QEMU = "qemu", "in software"
 
 
+class Bind(Option):
+    """What an instance is bound to on its host."""
+
+    NONE = "none", "nothing: it may use the whole host"
+    NODE = "node", "one NUMA node, which the host's libvirt tells of"
+
+
+class NumaMemory(Option):
+    """How firmly an instance's memory is bound to its NUMA node."""
+
+    PREFERRED = "preferred", "from there while there is some, else from another"
+    STRICT = "strict", "only from there: where other programs fill it, the kernel may end an instance"
+
+
 class RegistrationKind(Option):
     """Ways of making our nodes known to Slurm."""
 
@@ -324,6 +338,18 @@ class MovesEntry:
 
 
 @dataclass(frozen=True, slots=True)
+class NumaEntry:
+    """Whether instances keep to one NUMA node of their host. One that is larger than all of them is
+    refused, or bound to none, as placement.larger_than_numa says.
+    """
+
+    bind: Bind = key(Bind.NONE, "What the CPUs, the memory and the emulator of an instance are bound to.")
+    memory: NumaMemory = key(
+        NumaMemory.PREFERRED, "With bind: node, where the host takes an instance's memory from."
+    )
+
+
+@dataclass(frozen=True, slots=True)
 class LibvirtEntry:
     """One pool of hypervisors."""
 
@@ -346,6 +372,7 @@ class LibvirtEntry:
     hardware: HardwareEntry = field(default_factory=HardwareEntry, metadata=about("The virtual machine."))
     limits: CallLimits = field(default_factory=CallLimits, metadata=about("Patience."))
     moves: MovesEntry = field(default_factory=MovesEntry, metadata=about("Moves from host to host."))
+    numa: NumaEntry = field(default_factory=NumaEntry, metadata=about("NUMA nodes of the hosts."))
 
 
 @dataclass(frozen=True, slots=True)

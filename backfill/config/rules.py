@@ -10,10 +10,12 @@ from typing import Any
 from backfill.config import forms
 from backfill.config.cloud import OpenStackEntry
 from backfill.config.model import (
+    Bind,
     CondorEntry,
     DaemonSettings,
     HostEntry,
     LibvirtEntry,
+    NumaMemory,
     Provider,
     ReadKind,
     SlurmSettingsFile,
@@ -27,6 +29,7 @@ from backfill.core.policies.limits import Limits
 from backfill.core.policies.own_machines import OwnMachines
 from backfill.core.policies.saving import Saving
 from backfill.core.policies.scale import Scale
+from backfill.core.policies.spread import Larger, Spread
 from backfill.core.policies.supply import Supply
 from backfill.core.policies.workloads import WarnBy, Workload, Workloads
 from backfill.core.policy import Priorities, Proof, Template
@@ -299,6 +302,22 @@ def _openstack(hosts: Sequence[HostEntry], openstack: OpenStackEntry | None) -> 
         yield BrokenRule("openstack.flavours", "is empty", "name at least one flavour")
 
 
+def _numa(
+    libvirt: LibvirtEntry | None, placement: Spread, hosts: Sequence[HostEntry]
+) -> Iterator[BrokenRule]:
+    """Yield what says how instances are bound where they are bound to nothing."""
+    bind = Bind.NONE if libvirt is None else libvirt.numa.bind
+    if libvirt is not None and bind is Bind.NONE and libvirt.numa.memory is not NumaMemory.PREFERRED:
+        what = f"is {libvirt.numa.memory}, and libvirt.numa.bind is none: no memory is bound"
+        yield BrokenRule("libvirt.numa.memory", what, "write bind: node, or leave it out")
+    if bind is Bind.NONE and placement.larger_than_numa is not Larger.REFUSE:
+        what = f"is {placement.larger_than_numa}, and no instance is bound to a NUMA node"
+        yield BrokenRule("placement.larger_than_numa", what, "set libvirt.numa.bind: node, or leave it out")
+    if bind is Bind.NODE and all(host.provider is not Provider.LIBVIRT for host in hosts):
+        what = "is node, and no host has provider: libvirt"
+        yield BrokenRule("libvirt.numa.bind", what, "leave it out: a cloud binds by its flavours")
+
+
 def _names(hosts: Sequence[HostEntry], instances: Template) -> Iterator[BrokenRule]:
     taken = {host.name: "a host" for host in hosts}
     taken |= {host.node: f"the node of host {host.name}" for host in hosts if host.node}
@@ -445,6 +464,7 @@ _RULES: tuple[tuple[Callable[..., Iterator[BrokenRule]], tuple[str, ...]], ...] 
     (_keys, ("libvirt",)),
     (_guest_network, ("libvirt", "instances")),
     (_openstack, ("hosts", "openstack")),
+    (_numa, ("libvirt", "placement", "hosts")),
     (_names, ("hosts", "instances")),
     (_machine_networks, ("hosts", "instances", "own_machines")),
     (_addresses, ("hosts", "instances", "libvirt", "openstack", "daemon")),

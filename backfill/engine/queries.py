@@ -302,6 +302,7 @@ class Queries:
             "problem": host.problem,
             "busy": host.busy,
             "parents": [asdict(parent) for parent in host.parents or ()],
+            "numa": [asdict(node) for node in host.numa],
             "given_to": list(world.takers(host.name)),
             "instances": [i.name for i in world.fleet.instances_on(host.name)],
             "closed": world.closed.get(host.name, ""),
@@ -321,6 +322,7 @@ class Queries:
             "cpus": seen.resources.cpus,
             "memory_mb": seen.resources.memory_mb,
             "rss_mb": seen.rss_mb,
+            "numa": seen.numa,
             "problem": seen.problem,
             "phase": managed.phase.value if managed is not None else "",
         }

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from backfill.config.cloud import GroupPolicy, OpenStackEntry
-from backfill.config.model import Config, HostEntry, LibvirtEntry, Provider
+from backfill.config.model import Bind, Config, HostEntry, LibvirtEntry, Provider
 from backfill.config.reach import reach
 from backfill.core.model.fleet import InstanceSpec
 from backfill.core.model.quantities import Resources
@@ -31,7 +31,7 @@ from backfill.ports.workload import Credentials
 from backfill.ui import slurm_parts
 
 if TYPE_CHECKING:
-    from backfill.drivers.libvirt.settings import LibvirtConfig
+    from backfill.drivers.libvirt.settings import LibvirtConfig, NumaTerms
 
 _LOG = logging.getLogger("backfill")
 OnEvent = Callable[[str, str], None]
@@ -201,7 +201,19 @@ def libvirt_config(config: Config, entry: LibvirtEntry, hosts: list[HostEntry]) 
         await_salt=config.salt is not None and config.salt.gate,
         clock_offset_s=config.policies.readiness.clock_offset_s,
         networks={n.name: n.bridge for n in config.policies.own_machines.networks if n.bridge},
+        numa=_numa(config, entry),
     )
+
+
+def _numa(config: Config, entry: LibvirtEntry) -> NumaTerms | None:
+    """Return the terms on which instances are bound to NUMA nodes; None: they are not."""
+    from backfill.drivers.libvirt.settings import NumaTerms
+
+    if entry.numa.bind is Bind.NONE:
+        return None
+    limits, overcommit = config.policies.limits, config.policies.placement.cpu_overcommit
+    keep = Resources(limits.keep_cpus, limits.keep_memory_mb)
+    return NumaTerms(entry.numa.memory.value, overcommit, keep)
 
 
 def openstack_config(config: Config, entry: OpenStackEntry, hosts: list[HostEntry]) -> OpenStackConfig:

@@ -11,10 +11,16 @@ from typing import Any
 import libvirt
 
 from backfill.core.model.quantities import Resources
-from backfill.drivers.libvirt.connection.domain_xml import DomainFiles
 from backfill.drivers.libvirt.connection.hypervisor import Hypervisor, OnEvent
 from backfill.drivers.libvirt.provider import LibvirtProvider
-from backfill.drivers.libvirt.settings import Hardware, ImageFiles, LibvirtConfig, LibvirtLimits, Surroundings
+from backfill.drivers.libvirt.settings import (
+    Hardware,
+    ImageFiles,
+    LibvirtConfig,
+    LibvirtLimits,
+    NumaTerms,
+    Surroundings,
+)
 from backfill.ports.errors import RefusedError
 from tests.contract.hiding import hidden
 from tests.contract.instance_rig import CARRY, CLUSTER, HIDE, IMAGES, NETWORK, SAVE_PAUSED, STRANGERS
@@ -52,7 +58,9 @@ class TestHypervisor(Hypervisor):
     def _refuse_if_leaving(self, domain: Any, name: str) -> None:
         assert domain.name() == name
 
-    def restore(self, name: str, path: Path, files: DomainFiles | None = None) -> None:
+    def restore(self, name: str, path: Path, document: str | None = None) -> None:
+        if document is not None:
+            self._link.call(name, lambda connection: connection.saveImageDefineXML(str(path), document))
         self._link.call(name, lambda connection: connection.restore(str(path)))
         self._on(name, lambda domain: domain.suspend())
 
@@ -98,6 +106,7 @@ class TestDriverRig:
         directory: Path,
         kind: type[TestHypervisor] = TestHypervisor,
         directories: dict[str, str] | None = None,
+        numa: NumaTerms | None = None,
     ) -> None:
         self._kind = kind
         (directory / "node.xml").write_text(NODE)
@@ -123,6 +132,7 @@ class TestDriverRig:
             hardware=Hardware(domain_type="test"),
             limits=LibvirtLimits(connect_s=5, call_s=5),
             networks={NETWORK: "br1"},
+            numa=numa,
         )
         self._cut: set[str] = set()
         # The test host lives as long as a connection to it.

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from xml.etree.ElementTree import fromstring
 
 import pytest
 
 from backfill.core.model.fleet import InstanceState
 from backfill.drivers.libvirt.checkpoints.folders import copy_file
-from backfill.drivers.libvirt.connection.domain_xml import DomainFiles
 from backfill.ports.errors import BadOutputError, BusyError, NoCapacityError, RefusedError
 from tests.contract.instance_provider import InstanceProviderContract
 from tests.contract.instance_rig import CLUSTER, born, spec, state
@@ -181,10 +181,12 @@ def test_a_memory_finds_its_disk_where_the_host_has_it(tmp_path: Path) -> None:
     seen: list[str] = []
 
     class Restoring(TestHypervisor):
-        def restore(self, name: str, path: Path, files: DomainFiles | None = None) -> None:
-            assert files is not None
-            seen.append(files.disk)
-            super().restore(name, path, files)
+        def restore(self, name: str, path: Path, document: str | None = None) -> None:
+            assert document is not None
+            disk = fromstring(document).find("devices/disk/source")
+            assert disk is not None
+            seen.append(disk.attrib["file"])
+            super().restore(name, path, document)
 
     rig = TestDriverRig(tmp_path, Restoring, {"hv2": str(tmp_path / "hv2")})
     born(rig)

@@ -4,17 +4,29 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from xml.etree.ElementTree import fromstring
 
 import libvirt
 import pytest
 
 from backfill.core.model.fleet import InstanceState
+from backfill.core.model.quantities import Resources
+from backfill.drivers.libvirt.binding import bound
 from backfill.drivers.libvirt.provider import LibvirtProvider
-from backfill.ports.errors import AlreadyThereError, BusyError, RefusedError, UnreachableError
+from backfill.drivers.libvirt.settings import NumaTerms
+from backfill.ports.errors import (
+    AlreadyThereError,
+    BusyError,
+    NoCapacityError,
+    RefusedError,
+    UnreachableError,
+)
+from tests.contract.instance_numa import InstanceNumaContract
 from tests.contract.instance_provider import InstanceProviderContract
-from tests.contract.instance_rig import CLUSTER, born, known, spec, state
+from tests.contract.instance_rig import CLUSTER, SMALL, born, known, spec, state
 from tests.contract.libvirt_testdriver import TestDriverRig, TestHypervisor, WithoutWeights
 from tests.unit.test_save_image import stream
 
@@ -32,6 +44,77 @@ class TestLibvirtTestDriver(InstanceProviderContract):
         made = TestDriverRig(tmp_path)
         yield made
         made.end()
+
+
+class TestBoundLibvirtTestDriver(InstanceNumaContract):
+    """libvirt's own test host has two NUMA nodes of different size."""
+
+    @pytest.fixture
+    def rig(self, tmp_path: Path) -> Iterator[TestDriverRig]:
+        made = TestDriverRig(tmp_path, numa=NumaTerms())
+        yield made
+        made.end()
+
+
+def bound_in(rig: TestDriverRig, host: str, name: str = "vn1") -> tuple[str | None, str | None]:
+    """The CPUs and the NUMA node in the document of a domain."""
+    document = fromstring(rig.provider._pool.on(host).live_document(name))
+    cpus, memory = document.find("vcpu"), document.find("numatune/memory")
+    assert cpus is not None
+    return cpus.get("cpuset"), None if memory is None else memory.get("nodeset")
+
+
+def test_binding_is_made_anew_where_an_instance_is_restored(tmp_path: Path) -> None:
+    """Its NUMA node is taken meanwhile, or its host is another one, of which nothing is known."""
+    rig = TestDriverRig(tmp_path, numa=NumaTerms())
+    host = born(rig)
+    assert bound_in(rig, host) == ("8-15", "1")
+    rig.provider.suspend(host, "vn1")
+    rig.provider.create(replace(spec(rig, "vn2"), flavour=replace(SMALL, memory_mb=3900)))
+    rig.provider.restore(host, "vn1")
+    assert known(rig, host).numa == 0
+    assert bound_in(rig, host) == ("0-7", "0")
+    rig.provider.suspend(host, "vn1")
+    rig.provider.migrate(host, "vn1", "hv2")
+    rig.provider.restore("hv2", "vn1")
+    assert bound_in(rig, "hv2") == (None, None)
+    assert known(rig, "hv2").numa is None
+    rig.provider.delete("hv2", "vn1")
+    rig.end()
+
+
+def test_what_was_bound_is_known_to_the_next_daemon(tmp_path: Path) -> None:
+    """It stands in the domain: a new process counts the same, and one that binds nothing unbinds."""
+    rig = TestDriverRig(tmp_path, numa=NumaTerms())
+    host = born(rig)
+    rig.provider.create(replace(spec(rig, "vn2"), flavour=replace(SMALL, memory_mb=2000)))
+    again = LibvirtProvider(rig.config, None, rig._hypervisor)
+    assert {name: one.numa for name, one in again.observe(host).instances.items()} == {"vn1": 1, "vn2": 0}
+    with pytest.raises(NoCapacityError, match="none of its NUMA nodes has 3900 MB left for vn3"):
+        again.create(replace(spec(rig, "vn3"), flavour=replace(SMALL, memory_mb=3900)))
+    again.close()
+    rig.provider.suspend(host, "vn1")
+    unbound = LibvirtProvider(replace(rig.config, numa=None), None, rig._hypervisor)
+    unbound.restore(host, "vn1")
+    assert bound_in(rig, host) == (None, None)
+    assert unbound.observe(host).host.numa == ()
+    unbound.close()
+    rig.end()
+
+
+def test_two_calls_at_once_do_not_choose_the_same_room(tmp_path: Path) -> None:
+    """The second one sees what the first one is about to take, though no domain shows it yet."""
+    rig = TestDriverRig(tmp_path, numa=NumaTerms())
+    pool = rig.provider._pool
+    with bound(pool, "hv1", "vn1", Resources(1, 3000)) as first:
+        with pytest.raises(NoCapacityError), bound(pool, "hv1", "vn2", Resources(1, 3000)):
+            pass
+        with bound(pool, "hv1", "vn3", Resources(1, 2000)) as third:
+            assert (first and first.number, third and third.number) == (1, 0)
+    with bound(pool, "hv1", "vn2", Resources(1, 3000)) as second:
+        assert second is not None
+        assert second.cpuset == "8-15"
+    rig.end()
 
 
 def test_a_host_knows_its_slurm_node(rig: TestDriverRig) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from backfill.config import Config, conflicts, hints
 from backfill.core.model.cluster import Node, NodeBase, SlurmSettings, SlurmVersion
-from backfill.core.model.fleet import Host
+from backfill.core.model.fleet import Host, NumaNode
 from backfill.core.model.quantities import Resources
 from tests.unit.policy_files import loaded, text
 
@@ -224,3 +224,17 @@ def test_what_jobs_with_devices_will_miss_is_said_at_the_start(tmp_path: Path) -
     assert hints(by_guests, SETTINGS, NODES, with_cards) == [ladder]
     on_disk = loaded(tmp_path, text(f"{devices}\nladder: [{{rung: suspend}}, {{rung: requeue}}]"))
     assert hints(on_disk, held, NODES, with_cards) == []
+
+
+def test_an_instance_larger_than_every_numa_node_needs_a_word(tmp_path: Path) -> None:
+    """The file would never make one; it says so before it is used, unless one host can carry it."""
+    halves = (NumaNode(0, 1, 2000), NumaNode(1, 1, 2000))
+    small = {name: replace(host, numa=halves) for name, host in HOSTS.items()}
+    (found,) = conflicts(loaded(tmp_path, text()), SETTINGS, NODES, small)
+    assert found == (
+        "line 9: instances.flavour takes 2 CPUs and 512 MB, more than any NUMA node of a reachable host "
+        "has for instances; make it smaller, or write placement.larger_than_numa: span"
+    )
+    one = {**small, "bm2": replace(HOSTS["bm2"], numa=(NumaNode(0, 2, 2000),))}
+    assert conflicts(loaded(tmp_path, text()), SETTINGS, NODES, one) == []
+    assert conflicts(loaded(tmp_path, text()), SETTINGS, NODES, {**small, "bm2": HOSTS["bm2"]}) == []

@@ -133,6 +133,40 @@ def test_libvirt_hosts_need_a_pool_that_fits(tmp_path: Path, content: str, words
     assert words in found[0]
 
 
+NUMA = [
+    ("numa: {memory: strict}", "", "libvirt.numa.memory is strict, and libvirt.numa.bind is none: no memory"),
+    ("numa: {bind: cpu}", "", "libvirt.numa.bind is the text 'cpu'; write none or node"),
+    ("numa: {bind: node, memory: near}", "", "memory is the text 'near'; write preferred or strict"),
+    (
+        "",
+        "placement: {larger_than_numa: span}",
+        "larger_than_numa is span, and no instance is bound to a NUMA",
+    ),
+    ("numa: {bind: node}", "placement: {larger_than_numa: no}", "larger_than_numa"),
+]
+
+
+@pytest.mark.parametrize(("inner", "outer", "words"), NUMA)
+def test_how_instances_are_bound_is_said_where_they_are_bound(
+    tmp_path: Path, inner: str, outer: str, words: str
+) -> None:
+    """Each nonsense with its line; what fits together is taken."""
+    good = text(f"{LIBVIRT}  numa: {{bind: node, memory: strict}}\n", hosts=LIBVIRT_HOST)
+    assert sentences(tmp_path, good + "placement: {larger_than_numa: span}\n") == []
+    (found,) = sentences(tmp_path, text(f"{LIBVIRT}  {inner}\n{outer}", hosts=LIBVIRT_HOST))
+    assert words in found
+    assert found.startswith("policy.yaml:1")
+
+
+def test_clouds_bind_by_their_flavours(tmp_path: Path) -> None:
+    """A file without a host of libvirt has nothing to bind."""
+    (found,) = sentences(tmp_path, text(f"{LIBVIRT}  numa: {{bind: node}}"))
+    assert found == (
+        "policy.yaml:16:10: libvirt.numa.bind is node, and no host has provider: libvirt; "
+        "leave it out: a cloud binds by its flavours"
+    )
+
+
 NETWORKS = [
     ("{name: lan}", "networks[0] gives no host network lan; set bridge for hosts of libvirt"),
     ("{name: lan, cloud: lan}", "networks[0] gives no host network lan"),

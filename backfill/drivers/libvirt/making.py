@@ -12,9 +12,10 @@ from pathlib import Path
 from typing import TypeVar
 
 from backfill.core.model.fleet import CloneMethod, Flavour, InstanceSpec, InstanceState, Tag
+from backfill.drivers.libvirt.binding import bound
 from backfill.drivers.libvirt.clones.building import parent_of
 from backfill.drivers.libvirt.clones.forking import fork
-from backfill.drivers.libvirt.connection.domain_xml import Memory, domain_xml, mac_address
+from backfill.drivers.libvirt.connection.domain_xml import Memory, NumaPlace, domain_xml, mac_address
 from backfill.drivers.libvirt.devices.plugging import sweep
 from backfill.drivers.libvirt.guest.keys import key_place, read_key
 from backfill.drivers.libvirt.guest.seed import (
@@ -128,7 +129,8 @@ def _with_weights(pool: Pool, work: Callable[[Hardware], _Made]) -> _Made:
 def _make(pool: Pool, spec: InstanceSpec, image: ImageFiles) -> None:
     pool.store.claim(spec.name, {spec.host})
     hardware = pool.config.hardware
-    weight = _with_weights(pool, lambda given: _make_with(pool, spec, image, given))
+    with bound(pool, spec.host, spec.name, spec.flavour.resources) as numa:
+        weight = _with_weights(pool, lambda given: _make_with(pool, spec, image, given, numa))
     if hardware.cpu_shares is not None and weight != hardware.cpu_shares:
         _log.warning(
             "%s has no CPU weights: instances there compete with its own jobs until they are "
@@ -137,34 +139,44 @@ def _make(pool: Pool, spec: InstanceSpec, image: ImageFiles) -> None:
         )
 
 
-def _make_with(pool: Pool, spec: InstanceSpec, image: ImageFiles, hardware: Hardware) -> int | None:
+def _make_with(
+    pool: Pool, spec: InstanceSpec, image: ImageFiles, hardware: Hardware, numa: NumaPlace | None
+) -> int | None:
     """Disk, seed, definition, start. Returns the CPU weight that it got."""
     if spec.method is CloneMethod.INSTANT:
-        return _fork(pool, spec, image, hardware)
+        return _fork(pool, spec, image, hardware, numa)
     full = spec.method is CloneMethod.FULL
     seed = _seed(pool, spec, user_data=image.user_data)
     pool.store_on(spec.host).make(spec.name, image, spec.flavour.disk_gb, seed, full)
     hypervisor = pool.on(spec.host)
-    hypervisor.define(spec.name, _document(pool, spec, image, hardware, None))
+    hypervisor.define(spec.name, _document(pool, spec, image, hardware, None, numa))
     return hypervisor.start(spec.name)
 
 
-def _fork(pool: Pool, spec: InstanceSpec, image: ImageFiles, hardware: Hardware) -> int | None:
+def _fork(
+    pool: Pool, spec: InstanceSpec, image: ImageFiles, hardware: Hardware, numa: NumaPlace | None
+) -> int | None:
     parent = parent_of(pool, spec, image, hardware, partial(_parent_seed, pool))
     pool.store.lean_on(spec.name, parent.home)
     seed = _seed(pool, spec, user_data=image.user_data)
     pool.store_on(spec.host).make(spec.name, parent.image(image), spec.flavour.disk_gb, seed)
     hypervisor, memory = pool.on(spec.host), Memory(str(parent.memory), shared=False)
-    hypervisor.define(spec.name, _document(pool, spec, image, hardware, memory))
+    hypervisor.define(spec.name, _document(pool, spec, image, hardware, memory, numa))
     return fork(hypervisor, spec.name, parent.state, pool.config.limits.start_s)
 
 
 def _document(
-    pool: Pool, spec: InstanceSpec, image: ImageFiles, hardware: Hardware, memory: Memory | None
+    pool: Pool,
+    spec: InstanceSpec,
+    image: ImageFiles,
+    hardware: Hardware,
+    memory: Memory | None,
+    numa: NumaPlace | None,
 ) -> str:
     files, behind = pool.store_on(spec.host).files(spec.name), pool.config.guest_filter
     filtered_by, bridge = "" if behind is None else behind.name, _bridge(pool, spec)
-    return domain_xml(spec, image, files, hardware, bridge, time.time(), memory, filtered_by=filtered_by)
+    now_s = time.time()
+    return domain_xml(spec, image, files, hardware, bridge, now_s, memory, filtered_by=filtered_by, numa=numa)
 
 
 def _bridge(pool: Pool, spec: InstanceSpec) -> str:

@@ -89,6 +89,8 @@ class Pool:
     seed_files: SeedFiles = no_files
     move_slots: MoveSlots = field(default_factory=MoveSlots)
     moves_cancelled: set[str] = field(default_factory=set)  # names; until their next move begins
+    # Instances that calls under way bring to a host and bind there, by host and name.
+    arriving: dict[tuple[str, str], Instance] = field(default_factory=dict)
     parent_builds: ParentBuilds = field(default_factory=ParentBuilds)
     checkpoints: CheckpointFolders = field(init=False)
     devices: DeviceBook = field(init=False)
@@ -201,6 +203,7 @@ class Pool:
             plugged=holding is not None and holding.plugged,
             functions=0 if holding is None else len(holding.functions),
             region_mb=0 if holding is None else holding.region_mb,
+            numa=domain.label.numa if domain.active else None,
             restarted=restarted,
             problem="; ".join(unknown) or odd(domain.state, domain.reason) or "",
         )

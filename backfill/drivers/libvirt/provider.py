@@ -21,6 +21,7 @@ from backfill.core.model.fleet import (
 from backfill.core.model.quantities import NOTHING, Resources
 from backfill.core.model.readiness import GuestReport, Stated
 from backfill.drivers.libvirt import fencing, leaks, making, saving
+from backfill.drivers.libvirt.binding import numa_nodes
 from backfill.drivers.libvirt.checkpoints import keeping
 from backfill.drivers.libvirt.clones import building, parents
 from backfill.drivers.libvirt.connection.hypervisor import Hypervisor, OnEvent
@@ -92,6 +93,7 @@ class LibvirtProvider:
         node = self._config.nodes.get(host)
         try:
             totals, domains = hypervisor.survey()
+            numa = numa_nodes(self._pool, host)
         except DriverError as error:
             if self._proofs is not None:
                 self._proofs.forget(host)
@@ -118,6 +120,7 @@ class LibvirtProvider:
             functions=hypervisor.function_count(),
             unproven="" if self._proofs is None else self._proofs.problem(host),
             networks=tuple(self._config.networks),
+            numa=numa,
         )
         return HostObservation(seen_s, seen, instances)
 

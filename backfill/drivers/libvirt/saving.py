@@ -8,7 +8,9 @@ import time
 from pathlib import Path
 
 from backfill.core.model.fleet import InstanceState
+from backfill.drivers.libvirt.binding import bound
 from backfill.drivers.libvirt.checkpoints import save_image
+from backfill.drivers.libvirt.connection.domain_xml import NumaPlace, placed, rebound
 from backfill.drivers.libvirt.connection.domains import Domain
 from backfill.drivers.libvirt.devices.plugging import plugged
 from backfill.drivers.libvirt.ownership import give, taken_back
@@ -138,14 +140,27 @@ def restore(pool: Pool, host: str, name: str) -> None:
             raise BusyError(name, f"it is {instance.state}, there is nothing to restore")
         pool.refuse_if_elsewhere(host, name)
         store = pool.store_on(host)
-        # What was saved on a host with another directory finds its files here.
-        files = store.files(name) if pool.config.directories else None
-        pool.on(host).restore(name, store.memory(name), files)
+        with bound(pool, host, name, instance.resources) as numa:
+            _load(pool, host, name, numa)
         _, after = pool.need(host, name)
         if after.state is not InstanceState.PAUSED:
             raise BusyError(name, f"it is {after.state} after its memory was restored")
         # From here on the memory in RAM is the only truth; an old image must never be used.
         store.discard_memory(name)
+
+
+def _load(pool: Pool, host: str, name: str, numa: NumaPlace | None) -> None:
+    """Start it from its memory as what it is on this host: what it was where it was saved may differ."""
+    hypervisor, store = pool.on(host), pool.store_on(host)
+    saved = document = hypervisor.saved_document(name, store.memory(name))
+    if pool.config.directories:
+        document = placed(document, store.files(name))
+    document = rebound(document, numa)
+    if document == saved:
+        hypervisor.restore(name, store.memory(name))
+        return
+    hypervisor.define(name, rebound(hypervisor.document(name), numa))
+    hypervisor.restore(name, store.memory(name), document)
 
 
 def thaw(pool: Pool, host: str, name: str) -> None:

@@ -118,6 +118,19 @@ class MoveTerms:
 
 
 @dataclass(frozen=True, slots=True)
+class NumaTerms:
+    """Terms on which instances are bound to NUMA nodes, and by which one is chosen.
+
+    `memory`: where it is taken from, as libvirt has it: "preferred" or "strict". `keep`: what no host
+    gives to instances, beside what it keeps for itself.
+    """
+
+    memory: str = "preferred"
+    cpu_overcommit: float = 1.0
+    keep: Resources = NOTHING
+
+
+@dataclass(frozen=True, slots=True)
 class LibvirtConfig:
     """One pool of hypervisors. `directory` is an absolute path that is the same everywhere.
 
@@ -148,6 +161,7 @@ class LibvirtConfig:
     clock_offset_s: float = 1.0
     reach: tuple[str, ...] | None = None
     networks: dict[str, str] = field(default_factory=dict)
+    numa: NumaTerms | None = None  # None: no instance is bound to a NUMA node
 
     @property
     def guest_filter(self) -> GuestFilter | None:

@@ -300,7 +300,7 @@ def _show_instances(answer: Answer, client: Asking) -> None:
     if not instances:
         print("no host has an instance of ours")
         return
-    headers = ("INSTANCE", "HOST", "STATE", "CPUS", "MEMORY", "IN USE", "PHASE")
+    headers = ("INSTANCE", "HOST", "STATE", "CPUS", "MEMORY", "IN USE", "NUMA", "PHASE")
     table(headers, [_instance_row(i) for i in instances])
     for instance in instances:
         if instance["problem"]:
@@ -321,6 +321,7 @@ def _instance_row(instance: dict[str, Any]) -> tuple[str, ...]:
         str(instance["cpus"]),
         f"{instance['memory_mb']} MB",
         "-" if rss_mb is None else f"{rss_mb} MB",
+        "-" if instance["numa"] is None else str(instance["numa"]),
         instance["phase"] or "-",
     )
 

@@ -178,6 +178,9 @@ class HostTold(_Exact):
     problem: str
     busy: float | None
     parents: list[dict[str, Any]]
+    numa: list[dict[str, Any]] = Field(
+        description="Its NUMA nodes, to one of which each instance is bound; empty: to none."
+    )
     given_to: list[str]
     instances: list[str]
     closed: str
@@ -213,6 +216,7 @@ class InstanceTold(_Exact):
     cpus: int
     memory_mb: int
     rss_mb: int | None
+    numa: int | None = Field(description="The NUMA node to which it is bound; null: to none.")
     problem: str
     phase: str
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from xml.etree.ElementTree import Element, ParseError, SubElement, fromstring, tostring
 
-from backfill.drivers.libvirt.connection.domain_xml import DomainFiles, place
+from backfill.drivers.libvirt.connection.domain_xml import DomainFiles, bind, place
 from backfill.ports.errors import BadOutputError, RefusedError
 
 _HEAD = struct.Struct("=16s19I")
@@ -103,6 +103,7 @@ def for_trial(head: ImageHead, disk: Path, seed: Path, console: Path) -> tuple[s
     name = f"{domain.findtext('name', 'instance')}-trial-{uuid.uuid4().hex[:8]}"
     _set(domain, "name", name)
     _set(domain, "uuid", str(uuid.uuid4()))
+    bind(domain, None)  # the host of the trial may have other NUMA nodes
     for old in domain.findall("metadata"):
         domain.remove(old)
     place(domain, DomainFiles(str(disk), str(seed), str(console)))

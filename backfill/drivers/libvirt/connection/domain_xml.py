@@ -18,6 +18,8 @@ from backfill.ports.errors import BusyError
 NAMESPACE, PREFIX = "urn:backfill:instance:1", "backfill"
 _QEMU = "http://libvirt.org/schemas/domain/qemu/1.0"
 register_namespace("qemu", _QEMU)
+register_namespace(PREFIX, NAMESPACE)
+_LABEL = f"metadata/{{{NAMESPACE}}}instance"
 _UUIDS = uuid.UUID("6d3c2f0e-8f1b-4a55-9a55-2f6a3a3b7c11")
 _CPU_MODES = ("host-model", "host-passthrough", "maximum")
 
@@ -32,12 +34,23 @@ class Frozen(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Label:
-    """Our mark in an instance's metadata. `created_s`: epoch seconds."""
+    """Our mark in an instance's metadata. `created_s`: epoch seconds. `numa`: to which NUMA node it is
+    bound where it was last started, restored or brought; None: to none."""
 
     tag: Tag
     resources: Resources
     created_s: float
     frozen: Frozen = Frozen.NO
+    numa: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class NumaPlace:
+    """A NUMA node of a host: its number, its CPUs, and how firmly memory is taken from there."""
+
+    number: int
+    cpuset: str
+    memory: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +91,7 @@ def parse_label(text: str) -> Label | None:
             Resources(int(element.attrib["cpus"]), int(element.attrib["memory_mb"])),
             float(element.attrib["created_s"]),
             Frozen(element.attrib.get("frozen", Frozen.NO)),
+            int(element.attrib["numa"]) if "numa" in element.attrib else None,
         )
     except (ParseError, KeyError, ValueError):
         return None
@@ -93,10 +107,11 @@ def domain_xml(
     memory: Memory | None = None,
     marked: bool = True,
     filtered_by: str = "",
+    numa: NumaPlace | None = None,
 ) -> str:
     """Write the whole document for libvirt's define call. Without our mark it is nobody's instance.
 
-    `filtered_by`: the filter that its card is behind; empty: none.
+    `filtered_by`: the filter that its card is behind; empty: none. `numa`: to which it is bound.
     """
     domain = Element("domain", {"type": hardware.domain_type})
     _text(domain, "name", spec.name)
@@ -131,6 +146,7 @@ def domain_xml(
         refer(card, filtered_by, spec.address)
     if memory is not None:
         _memory(domain, spec.flavour.memory_mb, memory)
+    bind(domain, numa)
     return tostring(domain, encoding="unicode")
 
 
@@ -139,6 +155,51 @@ def placed(document: str, files: DomainFiles) -> str:
     domain = fromstring(document)  # noqa: S314 - libvirtd's answer, not an outside document
     place(domain, files)
     return tostring(domain, encoding="unicode")
+
+
+def rebound(document: str, numa: NumaPlace | None) -> str:
+    """Bind the machine to this NUMA node instead of the one that it was bound to; None: to none.
+
+    The document is returned as it is where it was bound to none by us, and is not to be.
+    """
+    domain = fromstring(document)  # noqa: S314 - libvirtd's answer, not an outside document
+    if numa is None and not _is_bound(domain):
+        return document
+    bind(domain, numa)
+    return tostring(domain, encoding="unicode")
+
+
+def bind(domain: Element, numa: NumaPlace | None) -> None:
+    """Let its CPUs and its emulator's threads run on the CPUs of this NUMA node, with memory from there.
+
+    What others have pinned stays as it is while we bind it to nothing.
+    """
+    if numa is not None or _is_bound(domain):
+        _unbind(domain)
+    label, cpus = domain.find(_LABEL), domain.find("vcpu")
+    if numa is None or cpus is None:
+        return
+    # The emulator's own threads follow it, too, as they are pinned to nothing else.
+    cpus.set("cpuset", numa.cpuset)
+    memory = {"mode": numa.memory, "nodeset": str(numa.number)}
+    SubElement(SubElement(domain, "numatune"), "memory", memory)
+    if label is not None:
+        label.set("numa", str(numa.number))
+
+
+def _is_bound(domain: Element) -> bool:
+    label = domain.find(_LABEL)
+    return label is not None and "numa" in label.attrib
+
+
+def _unbind(domain: Element) -> None:
+    for path, kind in (("cputune", "vcpupin"), ("cputune", "emulatorpin"), (".", "numatune")):
+        for parent in domain.findall(path):
+            for old in parent.findall(kind):
+                parent.remove(old)
+    for path, word in (("vcpu", "cpuset"), (_LABEL, "numa")):
+        for element in domain.findall(path):
+            element.attrib.pop(word, None)
 
 
 def private_folder(document: str) -> Path:
@@ -185,6 +246,7 @@ def _label_words(label: Label) -> dict[str, str]:
         "memory_mb": str(label.resources.memory_mb),
         "created_s": f"{label.created_s:.3f}",
         **({} if label.frozen is Frozen.NO else {"frozen": label.frozen.value}),
+        **({} if label.numa is None else {"numa": str(label.numa)}),
     }
 
 

@@ -15,7 +15,8 @@ from backfill.core.model.devices import VirtualFunction
 from backfill.core.model.quantities import Resources
 from backfill.drivers.libvirt.connection import states
 from backfill.drivers.libvirt.connection.cables import cards_to_change
-from backfill.drivers.libvirt.connection.domain_xml import DomainFiles, Frozen, placed, private_folder
+from backfill.drivers.libvirt.connection.cells import HostCell, host_cells
+from backfill.drivers.libvirt.connection.domain_xml import Frozen, private_folder
 from backfill.drivers.libvirt.connection.domains import (
     STATS,
     Domain,
@@ -81,7 +82,7 @@ class Hypervisor:
         # Handles (which mean one UUID for ever) of the domains with our label, by name.
         self._ours: dict[str, tuple[Any, str]] = {}
         self._counted: tuple[float, int] = (float("-inf"), 0)  # virtual functions: when, and how many
-        self._user: tuple[Any, User | None] | None = None  # and the connection that told it
+        self._told: tuple[Any, str] | None = None  # a connection, and the capabilities it told of
 
     def close(self) -> None:
         """Give back the connections."""
@@ -102,7 +103,7 @@ class Hypervisor:
 
         def work(connection: Any) -> tuple[Resources, list[Domain]]:
             stats = connection.getAllDomainStats(STATS, _STATS_FLAGS)
-            domains = [self._stale.as_it_is(pair[0], seen(*pair)) for pair in stats]
+            domains = self._seen(stats)
             self._ours = {
                 domain.name: (handle, domain.label.tag.cluster)
                 for (handle, _), domain in zip(stats, domains, strict=True)
@@ -112,6 +113,18 @@ class Hypervisor:
             return self._totals(connection), [domain for domain in domains if domain is not None]
 
         return self._link.call(self.host, work)
+
+    def domains(self) -> list[Domain]:
+        """All domains, ours or not."""
+
+        def work(connection: Any) -> list[Domain]:
+            found = self._seen(connection.getAllDomainStats(STATS, _STATS_FLAGS))
+            return [domain for domain in found if domain is not None]
+
+        return self._link.call(self.host, work)
+
+    def _seen(self, stats: list[tuple[Any, dict[str, int]]]) -> list[Domain | None]:
+        return [self._stale.as_it_is(handle, seen(handle, read)) for handle, read in stats]
 
     def find(self, name: str) -> Domain | None:
         """One domain, ours or not; None when there is none of this name."""
@@ -224,14 +237,16 @@ class Hypervisor:
 
         self._on(name, work, self._limits.long_s)
 
-    def restore(self, name: str, path: Path, files: DomainFiles | None = None) -> None:
-        """Start from the memory at `path`, paused; its disk and seed are `files`, where given."""
+    def saved_document(self, name: str, path: Path) -> str:
+        """Return the domain document in the memory image at `path`."""
+        secure = libvirt.VIR_DOMAIN_SAVE_IMAGE_XML_SECURE
+        read: str = self._link.call(name, lambda c: str(c.saveImageGetXMLDesc(str(path), secure)))
+        return read
+
+    def restore(self, name: str, path: Path, document: str | None = None) -> None:
+        """Start from the memory at `path`, paused; as the machine in `document`, where given."""
 
         def work(connection: Any) -> None:
-            document = None
-            if files is not None:
-                secure = libvirt.VIR_DOMAIN_SAVE_IMAGE_XML_SECURE
-                document = placed(connection.saveImageGetXMLDesc(str(path), secure), files)
             connection.restoreFlags(str(path), document, libvirt.VIR_DOMAIN_SAVE_PAUSED)
 
         self._link.call(name, work, self._limits.long_s)
@@ -415,13 +430,24 @@ class Hypervisor:
         """As whom QEMU runs there; None where libvirt does not say."""
 
         def work(connection: Any) -> User | None:
-            # A libvirtd looks at all its emulators before it answers (seconds, when it is busy),
-            # and until it restarts it says the same.
-            if self._user is None or self._user[0] is not connection:
-                self._user = (connection, qemu_user(connection.getCapabilities()))
-            return self._user[1]
+            return qemu_user(self._capabilities(connection))
 
         return self._link.call(self.host, work, self._limits.start_s)
+
+    def cells(self) -> tuple[HostCell, ...]:
+        """Return its NUMA nodes."""
+
+        def work(connection: Any) -> tuple[HostCell, ...]:
+            return host_cells(self._capabilities(connection))
+
+        return self._link.call(self.host, work, self._limits.start_s)
+
+    def _capabilities(self, connection: Any) -> str:
+        """Ask once: a libvirtd looks at all its emulators before it answers (seconds, when it is
+        busy), and until it restarts it says the same."""
+        if self._told is None or self._told[0] is not connection:
+            self._told = (connection, str(connection.getCapabilities()))
+        return self._told[1]
 
     def _totals(self, connection: Any) -> Resources:
         _map_size, online, _count = connection.getCPUMap()

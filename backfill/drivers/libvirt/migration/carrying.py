@@ -15,7 +15,7 @@ from pathlib import Path
 
 from backfill.drivers.libvirt.checkpoints import packing
 from backfill.drivers.libvirt.checkpoints.folders import copy_file
-from backfill.drivers.libvirt.connection.domain_xml import placed
+from backfill.drivers.libvirt.connection.domain_xml import NumaPlace, placed, rebound
 from backfill.drivers.libvirt.migration.transfer import Carriage
 from backfill.drivers.libvirt.pool import Pool
 from backfill.drivers.libvirt.store import run_qemu_img, write_secret
@@ -35,14 +35,19 @@ def refuse_if_leaning(pool: Pool, name: str, target: str, parent: Path | None) -
 
 
 @contextmanager
-def for_guest(pool: Pool, host: str, name: str, target: str) -> Iterator[Carriage | None]:
-    """Lay out what QEMU on `target` needs to receive the guest with its disk.
+def for_guest(
+    pool: Pool, host: str, name: str, target: str, numa: NumaPlace | None
+) -> Iterator[Carriage | None]:
+    """Lay out what QEMU on `target` needs to receive the guest, bound to a NUMA node there or to none.
 
-    None where both hosts have the same directory. Inside, an error means that it stays: what was
-    laid out is removed again, unless `target` may still be using it.
+    None where both hosts have the same directory, and it is bound to none on both. Inside, an error
+    means that it stays: what was laid out is removed again, unless `target` may still be using it.
     """
+    hypervisor = pool.on(host)
     if pool.share(host, target):
-        yield None
+        now, later = hypervisor.migratable_document(name), hypervisor.document(name)
+        there, again = rebound(now, numa), rebound(later, numa)
+        yield None if (there, again) == (now, later) else Carriage(there, again, disk=False)
         return
     with _tidy(pool, name, target):
         source, to = pool.store_on(host), pool.store_on(target)
@@ -51,10 +56,9 @@ def for_guest(pool: Pool, host: str, name: str, target: str) -> Iterator[Carriag
         for path in (source.files(name).seed, source.files(name).console):
             if Path(path).exists():
                 copy_file(name, Path(path), to.home(name) / Path(path).name)
-        hypervisor, files = pool.on(host), to.files(name)
-        yield Carriage(
-            placed(hypervisor.migratable_document(name), files), placed(hypervisor.document(name), files)
-        )
+        files = to.files(name)
+        there = placed(rebound(hypervisor.migratable_document(name), numa), files)
+        yield Carriage(there, placed(rebound(hypervisor.document(name), numa), files), disk=True)
 
 
 @contextmanager

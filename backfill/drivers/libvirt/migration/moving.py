@@ -5,12 +5,14 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from urllib.parse import urlsplit
 
 from backfill.core.model.fleet import InstanceState
-from backfill.drivers.libvirt.connection.domain_xml import placed
+from backfill.drivers.libvirt.binding import bound
+from backfill.drivers.libvirt.connection.domain_xml import NumaPlace, placed
 from backfill.drivers.libvirt.connection.domains import Domain
 from backfill.drivers.libvirt.connection.hypervisor import Hypervisor
 from backfill.drivers.libvirt.migration import carrying
@@ -48,17 +50,19 @@ def migrate(pool: Pool, host: str, name: str, target: str) -> None:
         if has_sent_all(pool, host, name, instance.state):
             finish_save(pool, host, name)
             _, instance = pool.need(host, name)
-        with pool.move_slots.between(name, host, target, pool.config.moves.turn_s):
-            _go_over(pool, host, name, target, at_rest=instance.state in AT_REST)
+        turn = pool.move_slots.between(name, host, target, pool.config.moves.turn_s)
+        if instance.state in AT_REST:
+            with turn:
+                _go_over(pool, name, lambda: _move_files(pool, host, name, target))
+            return
+        with bound(pool, target, name, instance.resources) as numa, turn:
+            _go_over(pool, name, lambda: _move_memory(pool, host, name, target, numa))
 
 
-def _go_over(pool: Pool, host: str, name: str, target: str, *, at_rest: bool) -> None:
+def _go_over(pool: Pool, name: str, move: Callable[[], None]) -> None:
     pool.moves_cancelled.discard(name)
     try:
-        if at_rest:
-            _move_files(pool, host, name, target)
-        else:
-            _move_memory(pool, host, name, target)
+        move()
     except (UnreachableError, BusyError):
         raise
     except DriverError as error:
@@ -114,14 +118,14 @@ def _move_files(pool: Pool, host: str, name: str, target: str) -> None:
     _finish(pool, host, name, target)
 
 
-def _move_memory(pool: Pool, host: str, name: str, target: str) -> None:
+def _move_memory(pool: Pool, host: str, name: str, target: str, numa: NumaPlace | None) -> None:
     _, instance = pool.need(host, name)  # it may have been stopped while it waited for its turn
     own_disks(pool, host, name, instance.state)
     running = instance.state is InstanceState.RUNNING
     live = running and pool.config.moves_live
     if pool.share(host, target):
         refuse_if_taken_back(name, Path(pool.store_on(host).files(name).disk))
-    with carrying.for_guest(pool, host, name, target) as carriage:
+    with carrying.for_guest(pool, host, name, target, numa) as carriage:
         if running and not live:
             # Should the move fail it is left so: who wants its room has it, and a return is proven.
             pool.on(host).pause(name, pool.config.cluster)
@@ -129,7 +133,7 @@ def _move_memory(pool: Pool, host: str, name: str, target: str) -> None:
         # When libvirtd here loses the answer of the one there at the very end, it lets the guest go
         # on here, and relies on the lock of the disk that both share. Where each has its own disk
         # the guest arrives standing still, and we let it go on when it is certainly gone here.
-        still = not live or carriage is not None
+        still = not live or (carriage is not None and carriage.disk)
         failure = _send(pool, host, name, target, still, _terms(pool, running, still), carriage)
         _see_it_there(pool, host, name, target, failure)
     _finish(pool, host, name, target)

@@ -40,11 +40,12 @@ class MoveStep(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Carriage:
-    """A disk that goes along, over NBD: the machine as the target, where it lies in another place,
-    is to have it, now and when it is started again."""
+    """The machine as the target is to have it, now and when it is started again: its files or its CPUs
+    are others there. `disk`: its disk goes along, over NBD."""
 
     document: str
     persistent: str
+    disk: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,9 +83,10 @@ def move(
     if terms.bandwidth_mb_s is not None:
         parameters[libvirt.VIR_MIGRATE_PARAM_BANDWIDTH] = terms.bandwidth_mb_s
     flags = _FLAGS
-    if carriage is not None:
+    if carriage is not None and carriage.disk:
         flags |= libvirt.VIR_MIGRATE_NON_SHARED_INC  # what lies below the disk is there already
         parameters[libvirt.VIR_MIGRATE_PARAM_MIGRATE_DISKS] = ["vda"]
+    if carriage is not None:
         parameters[libvirt.VIR_MIGRATE_PARAM_DEST_XML] = carriage.document
         parameters[libvirt.VIR_MIGRATE_PARAM_PERSIST_XML] = carriage.persistent
     if stay_paused:
