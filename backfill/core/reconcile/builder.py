@@ -6,7 +6,7 @@ memory is written to disk, and the words that owners of jobs read.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from enum import Enum, auto
 from functools import cached_property
@@ -32,8 +32,13 @@ from backfill.core.model.refusals import (
 from backfill.core.policies.budgets import Of
 from backfill.core.policies.ladder import Ladder, Rung, RungRule
 from backfill.core.policy import PolicySet
-from backfill.core.queue import Result, Topic
+from backfill.core.queue import Entity, Kind, Result, Topic
 from backfill.core.world import World, barred, stale
+
+# So often one entity may act in one plan; more often means that its steps undo one another.
+MOST_STEPS = 100
+
+_AGAIN_S = 1.0
 
 
 class Progress(Enum):
@@ -66,22 +71,35 @@ class PlanBuilder:
         self._result = Result()
         self._said: dict[tuple[str, Goal, str], Refusal] = {}  # by steps that began calls
 
-    # --- one step at a time --------------------------------------------------------------------
+    # --- one look at a time --------------------------------------------------------------------
 
-    def take(self, step: Callable[[PlanBuilder], None]) -> tuple[Result, bool]:
-        """Take a step and try its actions on the world; what came of it, and whether it acted.
+    def look_at(
+        self, looks: Mapping[Kind, Callable[..., None]], entity: Entity, settled: bool
+    ) -> tuple[Result, bool]:
+        """Look at an entity as its kind wants it, and try the actions on the world.
 
-        The world stays as it is until the step is over.
+        Returns what came of it, and whether it acted. The world stays as it is until the look is
+        over. Not `settled`: it has acted so often that its steps undo one another.
         """
         before = len(self._actions)
         self._result = Result()
-        step(self)
+        if not settled:
+            self._put_off(entity)
+        elif entity.name:
+            looks[entity.kind](self, entity.name)
+        else:
+            looks[entity.kind](self)
         acted = self._actions[before:]
         if acted:
             if any(isinstance(action, Head) for action in acted):
                 self._said.update(self._result.refusals)  # once its calls are under way it says less
             self.settle()
         return self._result, bool(acted)
+
+    def _put_off(self, entity: Entity) -> None:
+        """Leave to the next plan what its steps would do next."""
+        self.refuse(entity.name or "cluster", Goal.ANY_STEP, because(Code.UNSETTLED, count=MOST_STEPS))
+        self.wake_at(self.now_s + _AGAIN_S)
 
     def settle(self) -> None:
         """Try on the world what this step has decided so far: from here on it looks like that."""

@@ -14,9 +14,9 @@ from backfill.core.model.refusals import Code, Goal, Reason, Words, because
 from backfill.core.model.sentences import sentences
 from backfill.core.placement import names_of, rooms_of
 from backfill.core.policy import PolicySet, Proof
-from backfill.core.queue import Entity, Kind, Result, Topic, WorkQueue
+from backfill.core.queue import Kind, Topic, WorkQueue
 from backfill.core.reconcile.booting import step_booting
-from backfill.core.reconcile.builder import PlanBuilder, budgets_change_s
+from backfill.core.reconcile.builder import MOST_STEPS, PlanBuilder, budgets_change_s
 from backfill.core.reconcile.condemn import lost_with
 from backfill.core.reconcile.devices import lacking
 from backfill.core.reconcile.evicting import step_evicting, step_lost, step_throttled
@@ -32,13 +32,6 @@ from backfill.core.reconcile.returning import step_returning
 from backfill.core.reconcile.scaling import plan_scale
 from backfill.core.reconcile.supplying import plan_supply
 from backfill.core.world import World
-
-# So often one entity may act in one plan; more often means that its steps undo one another.
-_MOST_STEPS = 100
-
-
-_AGAIN_S = 1.0
-
 
 _GIVEN = (NodeBase.ALLOCATED, NodeBase.MIXED)
 
@@ -119,9 +112,9 @@ def _plan(builder: PlanBuilder, *, keep: bool = False) -> Plan:
     rooms.begin(world.now_s)
     names.names.begin()
     _note_stale(world, policies)
-    most = _MOST_STEPS + len(policies.instances.names)
+    most = MOST_STEPS + len(policies.instances.names)
     with world.undo.tentatively():
-        done = queue.drain(partial(_look_at, builder), most)
+        done = queue.drain(partial(builder.look_at, _LOOKS), most)
         if keep:
             world.undo.keep()
     found = builder.finish(queue.results(), queue.next_wake_s())
@@ -133,13 +126,6 @@ def _plan(builder: PlanBuilder, *, keep: bool = False) -> Plan:
             queue.mark(entity)
     queue.latest = None if found.actions else found
     return found
-
-
-def _look_at(builder: PlanBuilder, entity: Entity, settled: bool) -> tuple[Result, bool]:
-    """Look at an entity with its step; return what came of it, and whether it acted."""
-    if not settled:
-        return builder.take(partial(_unsettled, entity))
-    return builder.take(partial(_LOOKS[entity.kind], name=entity.name))
 
 
 def _note_stale(world: World, policies: PolicySet) -> None:
@@ -155,23 +141,16 @@ def _note_stale(world: World, policies: PolicySet) -> None:
     queue.stale = stale
 
 
-def _unsettled(entity: Entity, builder: PlanBuilder) -> None:
-    """Its steps undo one another: what they would do next is not done now, but by the next plan."""
-    subject = entity.name or "cluster"
-    builder.refuse(subject, Goal.ANY_STEP, because(Code.UNSETTLED, count=_MOST_STEPS))
-    builder.wake_at(builder.now_s + _AGAIN_S)
-
-
 # --- what is looked at -------------------------------------------------------------------------
 
 
-def _claim(builder: PlanBuilder, name: str) -> None:
-    claim = builder.world.claims.get(name)
+def _claim(builder: PlanBuilder, job_id: str) -> None:
+    claim = builder.world.claims.get(job_id)
     if claim is not None:
         _step_claim(builder, claim)
 
 
-def _budget(builder: PlanBuilder, name: str) -> None:
+def _budget(builder: PlanBuilder) -> None:
     """Who has to leave because a budget allows fewer now; the others need not look."""
     queue = builder.world.queue
     if not builder.policies.budgets.windows:
@@ -200,50 +179,35 @@ def _node(builder: PlanBuilder, name: str) -> None:
         step_left_over(builder, name)
 
 
-def _machines(builder: PlanBuilder, name: str) -> None:
+def _machines(builder: PlanBuilder, job_id: str = "") -> None:
     """Look at a job's own machines; or at jobs that ask for some."""
-    own = builder.world.machines.get(name)
-    if not name:
+    own = builder.world.machines.get(job_id)
+    if not job_id:
         plan_machines(builder)
         plan_inside(builder)
     elif own is not None and own.inside:
         step_inside(builder, own)
     else:
-        step_machines(builder, name)
+        step_machines(builder, job_id)
 
 
-def _fleets(builder: PlanBuilder, name: str) -> None:
-    plan_fleets(builder)
-
-
-def _scale(builder: PlanBuilder, name: str) -> None:
-    plan_scale(builder)
-
-
-def _supply(builder: PlanBuilder, name: str) -> None:
-    plan_supply(builder)
-
-
-def _parents(builder: PlanBuilder, name: str) -> None:
+def _parents(builder: PlanBuilder, host: str) -> None:
     queue = builder.world.queue
-    if (queue.cloning or builder.world.fleets) and name in queue.hosts:
-        step_parents(builder, name)
+    if (queue.cloning or builder.world.fleets) and host in queue.hosts:
+        step_parents(builder, host)
 
 
-def _liveness(builder: PlanBuilder, name: str) -> None:
-    plan_liveness(builder)
-
-
+# By the entity's name, where there is more than one of its kind.
 _LOOKS: dict[Kind, Callable[..., None]] = {
     Kind.CLAIM: _claim,
     Kind.BUDGET: _budget,
     Kind.NODE: _node,
     Kind.MACHINES: _machines,
-    Kind.FLEETS: _fleets,
-    Kind.SCALE: _scale,
-    Kind.SUPPLY: _supply,
+    Kind.FLEETS: plan_fleets,
+    Kind.SCALE: plan_scale,
+    Kind.SUPPLY: plan_supply,
     Kind.PARENTS: _parents,
-    Kind.LIVENESS: _liveness,
+    Kind.LIVENESS: plan_liveness,
 }
 
 
