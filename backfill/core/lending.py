@@ -11,9 +11,9 @@ from backfill.core.model.lifecycle import ABSENT, ManagedNode
 from backfill.core.model.quantities import Resources
 from backfill.core.model.refusals import Code, Reason, because
 from backfill.core.numa import fits, usable
+from backfill.core.picture import Picture
 from backfill.core.policies.spread import Larger
 from backfill.core.policy import PolicySet
-from backfill.core.tables import Picture
 
 
 def own_loan(world: Picture, job_id: str) -> DeviceLoan | None:

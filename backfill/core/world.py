@@ -33,9 +33,9 @@ from backfill.core.model.operations import HostAllocation, Source, UncertainOutc
 from backfill.core.model.quantities import WriteRate
 from backfill.core.model.readiness import IMAGE, Streak
 from backfill.core.model.refusals import Code, Reason, Words, because
+from backfill.core.picture import Picture
 from backfill.core.policies.limits import Limits
 from backfill.core.queue import LIVENESS, SUPPLY, Topic, WorkQueue
-from backfill.core.tables import Picture
 
 
 def follow(

@@ -15,6 +15,7 @@ from backfill.core.model.cluster import Job, JobState, Node, NodeBase
 from backfill.core.model.fleet import Flavour, Host, Instance, InstanceState, Tag
 from backfill.core.model.lifecycle import ManagedNode, NodeProof, Phase
 from backfill.core.model.quantities import Resources
+from backfill.core.picture import JobIndex
 from backfill.core.placement import find_host
 from backfill.core.policies.environments import Environment, Environments
 from backfill.core.policies.limits import Limits
@@ -22,7 +23,6 @@ from backfill.core.policies.quotas import Quota, Quotas
 from backfill.core.policies.spread import Order, Spread
 from backfill.core.policy import PolicySet, Priorities, Template
 from backfill.core.reconcile.planner import plan
-from backfill.core.tables import JobIndex
 from backfill.core.world import World
 
 NOW_S = 1_000_000.0

@@ -20,6 +20,7 @@ from backfill.core.model.plan import SetFleet, SetMachines
 from backfill.core.model.quantities import Resources
 from backfill.core.model.refusals import Code, Goal, Reason, because
 from backfill.core.model.sentences import sentence
+from backfill.core.picture import named
 from backfill.core.queue import Topic
 from backfill.core.reconcile.builder import PlanBuilder, members
 from backfill.core.reconcile.job_machines import (
@@ -43,7 +44,6 @@ from backfill.core.reconcile.own_machines import (
     too_many_now,
 )
 from backfill.core.room import places_ever
-from backfill.core.tables import named
 
 NONE_THERE = "no machines on its nodes"
 

@@ -16,6 +16,7 @@ from backfill.core.model.lifecycle import OVER, Cause, ManagedNode, NodeStop, Ph
 from backfill.core.model.plan import SetNode
 from backfill.core.model.refusals import Code, Goal, Reason, Words, because
 from backfill.core.model.sentences import sentence
+from backfill.core.picture import named
 from backfill.core.queue import Topic
 from backfill.core.reconcile.admission import left_over
 from backfill.core.reconcile.builder import PlanBuilder
@@ -23,7 +24,6 @@ from backfill.core.reconcile.condemn import clear, old_copy
 from backfill.core.reconcile.held_jobs import frozen_in
 from backfill.core.reconcile.own_machines import order_of
 from backfill.core.reconcile.pressure import stop_where_wanted
-from backfill.core.tables import named
 
 
 def not_known(place: Instance) -> Reason:

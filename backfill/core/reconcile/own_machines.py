@@ -16,10 +16,10 @@ from backfill.core.model.fleet import Flavour, Fleet, FleetState
 from backfill.core.model.job_machines import JobMachines, MachinesState
 from backfill.core.model.lifecycle import ManagedNode, Phase
 from backfill.core.model.refusals import Code, Reason, because, limit, no_host
+from backfill.core.picture import named
 from backfill.core.policy import PolicySet
 from backfill.core.reconcile.builder import PlanBuilder, members
 from backfill.core.room import places_ever
-from backfill.core.tables import named
 from backfill.core.world import World
 
 # --- which jobs, in which order ------------------------------------------------------------------
