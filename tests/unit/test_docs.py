@@ -23,6 +23,7 @@ from backfill.config import load
 from backfill.config.model import DaemonSettings
 from backfill.core.model.lifecycle import TRANSITIONS, Phase
 from backfill.core.queue import Kind
+from backfill.core.reconcile import planner
 from backfill.ui.command_line import build_parser, command_of, command_parsers
 
 ROOT = Path(__file__).parents[2]
@@ -250,6 +251,19 @@ def test_the_drawing_of_the_planner_names_every_entity() -> None:
     told = re.search(r"look at one entity: (.*?)\n.*?  ([a-z, ]+)\n", drawing)
     assert told is not None
     assert [name.strip().upper() for name in f"{told[1]}{told[2]}".split(",")] == [kind.name for kind in Kind]
+
+
+def test_the_table_of_entities_names_the_file_of_each() -> None:
+    """Whoever looks for a step finds it where the page says."""
+    page = (ROOT / "docs/concepts.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| ([^|]+) \| ((?:[^|]*`\w+\.py`)+) \|$", page, re.M)
+    told = {word.upper(): files for names, files in rows for word in re.findall(r"[a-z]+", names)}
+    own = {"CLAIM", "BUDGET", "FLEETS", "SCALE", "SUPPLY", "LIVENESS"}  # the others are handed on
+    steps = {kind.name: look for kind, look in planner._LOOKS.items() if kind.name in own}
+    steps |= {phase.name: step for phase, step in planner._STEPS.items()}
+    files = {name: f"`{step.__module__.split('.')[-1]}.py`" for name, step in steps.items()}
+    assert {name for name, file in files.items() if file not in told[name]} == set()
+    assert {kind.name for kind in Kind} <= told.keys()
 
 
 # --- the worked example ---
