@@ -223,6 +223,15 @@ class WorkQueue:
             self.forgot = f"{entity.kind.name.lower()} {entity.name}".strip()
         self._unasked.discard(entity)
 
+    def put_back(self, looked_at: Iterable[Entity]) -> None:
+        """Have all of this looked at once more: the world is as it was before the plan tried its steps."""
+        if self.rooms is not None:
+            self.rooms.hosts.put_back()
+        if self.free_names is not None:
+            self.free_names.names.put_back()
+        for entity in looked_at:
+            self.mark(entity)
+
     def carried_out(self) -> None:
         """Drop all marks: the world is as the latest plan left it, which has looked at all of this."""
         self._marked.clear()

@@ -298,7 +298,8 @@ class World(Picture):
             self.queue.outcome_doubted(change.name, doubt.hosts)
 
     def _remember_generation(self, name: str, generation: int) -> None:
-        self.generations[name] = max(generation, self.generations.get(name, 0))
+        if generation > self.generations.get(name, 0):
+            self.generations[name] = generation
 
     def _fleet_set(self, change: ch.FleetSet) -> None:
         if change.fleet.state is FleetState.GONE:

@@ -119,11 +119,8 @@ def _plan(builder: PlanBuilder, *, keep: bool = False) -> Plan:
             world.undo.keep()
     found = builder.finish(queue.results(), queue.next_wake_s())
     if not keep:
-        rooms.hosts.put_back()
-        names.names.put_back()
         # Whether it is carried out is not known here: WorkQueue.carried_out.
-        for entity in done if found.actions else ():
-            queue.mark(entity)
+        queue.put_back(done if found.actions else ())
     queue.latest = None if found.actions else found
     return found
 
