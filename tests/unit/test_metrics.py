@@ -37,7 +37,7 @@ FAMILIES = [
     for value in vars(module).values()
     if isinstance(value, Family)
 ]
-MOST_SERIES = 1000
+MOST_SERIES = 1200  # each code adds one, each action about seven: room for some before anybody has to think
 
 
 class Told:
@@ -189,7 +189,7 @@ def test_series_are_bounded_whatever_happens(daemon: LivingDaemon) -> None:
     every = gauges.most_refused({(code.value,): float(number) for number, code in enumerate(Code, 1)})
     assert sum(every.values()) == len(Code) * (len(Code) + 1) / 2
     assert every["other",] > 0
-    assert counted + now + len(every) <= MOST_SERIES
+    assert counted + now + len(every) < MOST_SERIES
 
 
 def test_what_alerts_and_the_board_count_begins_at_nothing() -> None:
