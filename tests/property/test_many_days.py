@@ -190,6 +190,8 @@ FOUND_LATER: tuple[tuple[int, int], ...] = (
     (20261214, 2673),
     # An instance was throttled as it booted, Slurm had never got its node, and it stayed for ever.
     (20261214, 2973),
+    # A pilot that Slurm will not suspend worked while its return took long, and that counted as patience.
+    (20261214, 8029),
 )
 
 

@@ -502,3 +502,27 @@ def test_a_budget_that_outlasts_patience_pauses_no_pilot_in_vain(for_s: float, m
     assert said
     run.until(lambda: all(sim.job(low).state is JobState.COMPLETED for low in lows), 9000)
     assert sim.audit() == []
+
+
+def test_a_pilot_that_slurm_will_not_suspend_pays_back_from_when_its_guest_answers() -> None:
+    """Its return waits for the file server for longer than it can stand still, and it works meanwhile."""
+    sim = cluster(cpus=1)
+    run = play(sim, policies(hosts=("bm1",), workloads=pilots(PAUSE), instances=TWELVE))
+    low = sim.submit("htc", 600.0, name="pilot 1", het=True, requeue=False)
+    run.until(lambda: running(sim, low), 30)
+    run.cycle.take([HoldSet("bm1", run.now_s, on=True, reason="a test")])
+    run.until(lambda: phase(run) is Phase.PARKED, 20)
+    sim.stop_file_server()
+    run.cycle.take([HoldSet("bm1", run.now_s, on=False, reason="a test")])
+    run.until(lambda: phase(run) is Phase.RETURNING, 20)
+    run.run(100.0)
+    assert phase(run) is Phase.RETURNING
+    sim.start_file_server()
+    run.until(lambda: phase(run) is Phase.READY, 60)
+    run.cycle.take([HoldSet("bm1", run.now_s, on=True, reason="a test")])
+    run.until(lambda: phase(run) is Phase.PARKED, 20)
+    run.run(5.0)
+    run.cycle.take([HoldSet("bm1", run.now_s, on=False, reason="a test")])
+    run.until(lambda: ended(sim, low), 1500)
+    assert (sim.job(low).state, sim.job(low).restarts) == (JobState.COMPLETED, 0)
+    assert sim.audit() == []

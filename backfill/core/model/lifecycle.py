@@ -415,15 +415,34 @@ def stood_still(node: ManagedNode, going: Iterable[HeldJob], at_s: float) -> tup
     return tuple(kept)
 
 
+def back_at_work(node: ManagedNode, going: Collection[HeldJob], at_s: float) -> tuple[Stood, ...]:
+    """Return the same at the end of a return.
+
+    Jobs that Slurm would not suspend have worked since their guest answered, however long all else took.
+    """
+    answered_s = _answered_s(node)
+    ran = [one for one in going if one.refused is not None]
+    resumed = [one for one in going if one.refused is None]
+    node = replace(node, stood=stood_still(node, ran, at_s if answered_s is None else answered_s))
+    return stood_still(node, resumed, at_s)
+
+
+def _answered_s(node: ManagedNode) -> float | None:
+    """Return since when its guest has answered in this phase; None: it has not."""
+    first_s, woken_s = node.proof.first_s, node.proof.woken_s
+    if woken_s is None or woken_s < node.since_s:
+        return None
+    return first_s if first_s is not None and first_s >= node.since_s else woken_s
+
+
 def interrupted(node: ManagedNode) -> dict[str, object]:
     """Fields of a node whose return is broken off: what its jobs did meanwhile counts for them.
 
     Only after its guest has answered is it known that they have gone on.
     """
-    first_s, woken_s = node.proof.first_s, node.proof.woken_s
-    if woken_s is None or woken_s < node.since_s:
+    since_s = _answered_s(node)
+    if since_s is None:
         return {}
-    since_s = first_s if first_s is not None and first_s >= node.since_s else woken_s
     held = tuple(replace(one, patience=None) for one in node.held)
     return {"held": held, "stood": stood_still(node, node.held, since_s)}
 

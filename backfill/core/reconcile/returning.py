@@ -9,7 +9,7 @@ from backfill.core.model.actions import RestoreInstance, ResumeJob, ThawInstance
 from backfill.core.model.cluster import Job, JobState, Node, NodeBase
 from backfill.core.model.fence import Verdict, judge
 from backfill.core.model.fleet import InstanceState
-from backfill.core.model.lifecycle import EvictionCause, ManagedNode, Phase, Retry, interrupted, stood_still
+from backfill.core.model.lifecycle import EvictionCause, ManagedNode, Phase, Retry, back_at_work, interrupted
 from backfill.core.model.refusals import Code, Goal, because
 from backfill.core.model.sentences import sentence
 from backfill.core.queue import Topic
@@ -196,7 +196,7 @@ def _let_go_on(builder: PlanBuilder, node: ManagedNode, seen: Node) -> None:
             proof=replace(node.proof, proven_s=float(builder.now_s)),
             idle_since_s=None,
             retry=Retry(node.retry.failures),
-            stood=stood_still(node, gone_on, builder.now_s),
+            stood=back_at_work(node, gone_on, float(builder.now_s)),
         )
 
 
