@@ -31,6 +31,7 @@ class Kind(IntEnum):
 
     CLAIM = auto()  # by job
     BUDGET = auto()
+    PROMISES = auto()  # whose room is for stopped work next
     NODE = auto()  # by name: a managed node, and instances of that name that are none of it
     MACHINES = auto()  # a job's own, by job; without a name: jobs that ask for some and have none yet
     FLEETS = auto()
@@ -48,6 +49,9 @@ class Entity(NamedTuple):
 
 
 BUDGET, FLEETS = Entity(Kind.BUDGET), Entity(Kind.FLEETS)
+
+
+PROMISES = Entity(Kind.PROMISES)
 
 
 NEW_MACHINES = Entity(Kind.MACHINES)
@@ -140,6 +144,7 @@ class WorkQueue:
         self.free_names: Names | None = None
         self.needs: QueueNeeds | None = None  # what the waiting jobs want
         self.above_budget: frozenset[str] = frozenset()  # names of those that have to leave
+        self.promised: frozenset[str] = frozenset()  # names of those whose room is for stopped work next
         self.latest: Plan | None = None
         self.stale: frozenset[str] = frozenset()  # hosts whose picture is old
         self.all_fresh_until_s = -inf  # no picture of a host becomes old before
@@ -164,6 +169,8 @@ class WorkQueue:
     def mark_scale(self) -> None:
         """How many instances, and how many pilots for them, there should be."""
         self.mark(SCALE)
+        if self.promised or self._world.fleet.count_in(Phase.PARKED):
+            self.mark(PROMISES)
         if self.supplies:
             self.mark(SUPPLY)
 
@@ -201,7 +208,7 @@ class WorkQueue:
             (Entity(Kind.NODE, name) for name in self.names.intersection(world.nodes)),
             (Entity(Kind.PARENTS, host.name) for host in world.hosts.values() if host.parents is not None),
             (Entity(Kind.MACHINES, job_id) for job_id in world.machines),
-            (BUDGET, NEW_MACHINES, FLEETS, SCALE, SUPPLY, LIVENESS),
+            (BUDGET, PROMISES, NEW_MACHINES, FLEETS, SCALE, SUPPLY, LIVENESS),
         )
         self._order = list(self._marked)
         heapify(self._order)

@@ -9,7 +9,7 @@ from typing import Any
 from backfill.core.model import changes as ch
 from backfill.core.model.actions import DeleteNode, PinJob, UnpinJob
 from backfill.core.model.clock import Move
-from backfill.core.model.cluster import ENDED, Job
+from backfill.core.model.cluster import ENDED, Job, JobState
 from backfill.core.model.fleet import FleetState, InstanceState
 from backfill.core.model.job_machines import MachinesState
 from backfill.core.model.lifecycle import (
@@ -28,7 +28,7 @@ from backfill.core.model.lifecycle import (
     without,
     woken,
 )
-from backfill.core.model.measures import Habits
+from backfill.core.model.measures import Habits, RunTimes
 from backfill.core.model.operations import HostAllocation, Source, UncertainOutcome
 from backfill.core.model.quantities import WriteRate
 from backfill.core.model.readiness import IMAGE, Streak
@@ -72,6 +72,7 @@ class World(Picture):
         super().__init__()
         self.queue = WorkQueue(self)
         self.habits = Habits()  # of the owners of jobs that are on no node of ours
+        self.run_times = RunTimes()  # of jobs that are on nodes of ours
 
     # --- what every change is taken by ------------------------------------------------------------
 
@@ -184,16 +185,21 @@ class World(Picture):
             if (known := self.jobs.get(change.job.id)) != change.job:
                 if known is None:
                     self._found_again(change.job.id)
-                elif known.active and change.job.state in ENDED and not self._on_ours(known):
-                    self._learn(known, change.seen_s)
+                elif known.active and change.job.state in ENDED:
+                    self._learn(known, change.job.state, change.seen_s)
                 self.job_index.put(change.job)
                 self.queue.job_moved(known, change.job)
             else:
                 self.job_index.put(change.job)
 
-    def _learn(self, job: Job, ended_s: float) -> None:
-        """Learn from a job that has ended how much of a time limit its owner uses."""
-        if job.user and job.time_limit_s and job.start_s > 0.0:
+    def _learn(self, job: Job, state: JobState, ended_s: float) -> None:
+        """Learn from a job that has ended: on ours how long it ran, else what share of its limit that was."""
+        if not job.user or job.start_s <= 0.0:
+            return
+        if self._on_ours(job):
+            if state is JobState.COMPLETED:
+                self.run_times.learn(job.user, ended_s - job.start_s)
+        elif job.time_limit_s:
             self.habits.learn(job.user, ended_s - job.start_s, job.time_limit_s)
 
     def _on_ours(self, job: Job) -> bool:

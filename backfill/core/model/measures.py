@@ -245,3 +245,25 @@ class Habits:
         if len(known) < _FEWEST:
             return None
         return known[(len(known) - 1) // 4], known[ceil(0.9 * len(known)) - 1]
+
+
+class RunTimes:
+    """For how long the latest jobs of each user ran that came to their end, s."""
+
+    def __init__(self) -> None:
+        self._times: dict[str, deque[float]] = {}
+        self._of_all: deque[float] = deque(maxlen=_LATEST_OF_ALL)
+
+    def learn(self, user: str, ran_s: float) -> None:
+        """Take in a job of this user's that has ended."""
+        self._times.setdefault(user, deque(maxlen=_LATEST)).append(ran_s)
+        self._of_all.append(ran_s)
+
+    def left_s(self, user: str, age_s: float) -> list[float]:
+        """Return how much longer than `age_s` the latest jobs of this user ran, of those that did, sorted.
+
+        Those of all users' jobs, if too few of this one's are known; empty if too few of these are, too.
+        """
+        own = self._times.get(user, ())
+        known = own if len(own) >= _FEWEST else self._of_all
+        return sorted(ran_s - age_s for ran_s in known if ran_s > age_s) if len(known) >= _FEWEST else []

@@ -221,9 +221,12 @@ _CODES: dict[Code, str | Callable[[Mapping[str, Any]], str]] = {
     Code.STAYS_SHORT: _stays("it waits"),
     Code.STAYS_PERHAPS: _stays("it waits, since no other host has room"),
     Code.STAYS_MOVE: _stays("it goes on at another host, which has room"),
+    Code.STAYS_ROOM: _stays("it waits for a job that may end in time at another host, to go on there"),
     Code.STAYS_THROTTLE: _stays("it goes on with next to no CPU time"),
     Code.STAYS_REQUEUE: _stays("neither this host nor another has room: it goes back to the queue now"),
     Code.STAYS_LONG: _stays("no other host has room, and its ladder has no requeue"),
+    Code.ROOM_PROMISED: "once its job has ended, its room is for stopped work that can hardly wait",
+    Code.ROOM_FOR_STOPPED: "stopped work that can hardly wait ({count} nodes) goes first",
     Code.NOT_PROVEN: "{check} is not proven: {said}[; {remedy}]",
     Code.NO_RUNG_WORKED: (
         "no rung of the ladder has stopped it ({rung} did not work within {within_s:g} s); "

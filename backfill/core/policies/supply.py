@@ -17,8 +17,9 @@ class Offer:
     """What pilots are wanted for. Times in seconds.
 
     `rooms`: for how long each idle room is free as far as is known, infinite where nothing is;
-    `others`: so many rooms go to jobs that are no pilots. `waiting`: time limits of our pilots that
-    wait; `fresh`: so many have begun and the pool may not have seen them; `there`: all of ours.
+    `others`: so many rooms go to jobs that are no pilots, or to stopped work. `waiting`: time limits of
+    our pilots that wait; `fresh`: so many have begun and the pool may not have seen them; `there`: all
+    of ours.
     """
 
     rooms: Sequence[float]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from math import inf
 
 from backfill.core.lending import need_of
 from backfill.core.model.cluster import Job, JobState
@@ -140,7 +141,7 @@ def _course(builder: PlanBuilder, node: ManagedNode) -> Course:
     code, rung = Code.STAYS_SHORT, still
     over_s = builder.now_s + left_s
     if stay.late_s > over_s:
-        code, rung = _long_stay(builder, node, found.name, kinds, still)
+        code, rung = _long_stay(builder, node, found.name, kinds, still, left_s)
         if code in (Code.STAYS_REQUEUE, Code.STAYS_LONG) and stay.soon_s <= over_s:
             code, rung = Code.STAYS_PERHAPS, still  # it may be lost, and otherwise it would be for sure
     return Course(found.name, rung, foreseen(builder, stay, found.name, left_s, code))
@@ -237,13 +238,15 @@ def held_back_s(stop: NodeStop, rule: RungRule, instance: Instance) -> float:
 
 
 def _long_stay(
-    builder: PlanBuilder, node: ManagedNode, workload: str, kinds: list[Rung], still: int
+    builder: PlanBuilder, node: ManagedNode, workload: str, kinds: list[Rung], still: int, left_s: float
 ) -> tuple[Code, int]:
     """Return what is done where to stand still would be too long, and by which rung."""
     if Rung.MIGRATE in kinds and _room_elsewhere(builder, node):
         return Code.STAYS_MOVE, still  # its CPUs are free in milliseconds, and then it moves
     if _goes_on_slowly(builder, node, kinds) and _room_beside(builder, node.host):
         return Code.STAYS_THROTTLE, 0
+    if Rung.MIGRATE in kinds and _room_soon(builder, node, left_s):
+        return Code.STAYS_ROOM, still
     jobs = [job for job in builder.world.jobs_on(node.name) if job.active]
     workloads = builder.policies.workloads
     if Rung.REQUEUE in kinds and not any(workloads.waits(job, workload) for job in jobs):
@@ -282,6 +285,9 @@ def in_vain(
     if (stay.late_s if doubtful else stay.soon_s) <= over_s:
         return None
     left_s = max(0.0, over_s - builder.now_s)
+    if not doubtful and ladder_of(builder.policies, node).migrates and _room_soon(builder, node, left_s):
+        builder.awaits(Topic.TIME)
+        return None
     return foreseen(builder, stay, node.stopping.workload, left_s, Code.STAYS_REQUEUE)
 
 
@@ -359,6 +365,55 @@ def _room_elsewhere(builder: PlanBuilder, node: ManagedNode) -> bool:
     pays_s, need = builder.policies.gaps.return_pays_s, need_of(builder.world, builder.policies, node)
     target, _ = find_host(builder.world, builder.policies, pays_s, skip=node.host, need=need)
     return target is not None
+
+
+# So likely room must be for work to wait for it: without, it is lost for sure.
+_PERHAPS = 0.25
+
+
+def _room_soon(builder: PlanBuilder, node: ManagedNode, left_s: float) -> bool:
+    """Return True if jobs on other hosts of ours may end in time, one more than others wait for."""
+    world = builder.world
+    if node.name in world.closed or builder.budget_full():
+        return False
+    rate, shape = world.rates.get(node.host), builder.policies.instances.flavour_of(node)
+    wakes_s = rate.predict_s(shape.memory_mb) if rate is not None else None
+    within_s = left_s - (wakes_s or 0.0)  # it is read from there as quickly as it was written
+    names = sorted(world.fleet.in_phase(Phase.READY, Phase.DRAINING, Phase.REMOVING))
+    others = [m for name in names if (m := world.managed[name]).host != node.host]
+    free = (m for m in others if not builder.taken(m.host))
+    shares = [likely_to_end(builder, m, within_s)[0] if m.phase is Phase.READY else 1.0 for m in free]
+    return may_end(shares, _ahead_of(builder, node) + 1) >= _PERHAPS
+
+
+def _ahead_of(builder: PlanBuilder, node: ManagedNode) -> int:
+    """Count others that have waited for longer, and may need the next room."""
+    aside = (builder.world.managed[n] for n in builder.world.fleet.in_phase(Phase.EVICTING, Phase.PARKED))
+    waiting = (m for m in aside if m.stopping.workload and builder.rule(m).rung in (Rung.PAUSE, Rung.SUSPEND))
+    mine = node.stopping.since_s if node.phase in (Phase.EVICTING, Phase.PARKED) else inf
+    return sum(1 for m in waiting if (m.stopping.since_s, m.name) < (mine, node.name))
+
+
+def likely_to_end(builder: PlanBuilder, node: ManagedNode, within_s: float) -> tuple[float, float]:
+    """Return how likely all jobs on a node end within a time, by how long such jobs ran lately; and when.
+
+    That is in how many seconds half of such jobs had ended; infinite where that is not known.
+    """
+    likely, half_s = 1.0, 0.0
+    for job in builder.world.jobs_on(node.name):
+        left_s = builder.world.run_times.left_s(job.user, builder.now_s - job.start_s)
+        likely *= sum(1 for one_s in left_s if one_s <= within_s) / max(1, len(left_s))
+        half_s = max(half_s, left_s[len(left_s) // 2] if left_s else inf)
+    return likely, half_s
+
+
+def may_end(shares: Sequence[float], count: int) -> float:
+    """Return how likely at least so many of these happen, each of which happens with its own likelihood."""
+    fewer = [1.0] + [0.0] * (count - 1)  # how likely exactly so many do
+    for share in shares:
+        for at in range(count - 1, -1, -1):
+            fewer[at] = fewer[at] * (1.0 - share) + (fewer[at - 1] * share if at else 0.0)
+    return 1.0 - sum(fewer)
 
 
 def _room_beside(builder: PlanBuilder, host: str) -> bool:

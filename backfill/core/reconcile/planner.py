@@ -23,6 +23,7 @@ from backfill.core.reconcile.evicting import step_evicting, step_lost, step_thro
 from backfill.core.reconcile.fleets import makes_parents, plan_fleets, step_parents
 from backfill.core.reconcile.inside import plan_inside, step_inside
 from backfill.core.reconcile.job_machines import plan_machines, step_machines
+from backfill.core.reconcile.making_room import promised_rooms
 from backfill.core.reconcile.orphans import catch_up, newer, not_known, step_left_over, step_orphans
 from backfill.core.reconcile.parked import step_moving, step_parked
 from backfill.core.reconcile.pressure import above_budget, fits_beside, within
@@ -158,6 +159,14 @@ def _budget(builder: PlanBuilder) -> None:
     queue.above_budget = leaving
 
 
+def _promises(builder: PlanBuilder) -> None:
+    """Whose room is for stopped work next; the others need not look."""
+    queue = builder.world.queue
+    found = frozenset() if builder.blind else promised_rooms(builder)
+    queue.mark_nodes(found ^ queue.promised)
+    queue.promised = found
+
+
 def _node(builder: PlanBuilder, name: str) -> None:
     """Our node of this name, instances of that name that are none of it, and what they left."""
     world = builder.world
@@ -198,6 +207,7 @@ def _parents(builder: PlanBuilder, host: str) -> None:
 _LOOKS: dict[Kind, Callable[..., None]] = {
     Kind.CLAIM: _claim,
     Kind.BUDGET: _budget,
+    Kind.PROMISES: _promises,
     Kind.NODE: _node,
     Kind.MACHINES: _machines,
     Kind.FLEETS: plan_fleets,

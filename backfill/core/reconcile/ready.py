@@ -35,6 +35,7 @@ from backfill.core.reconcile.condemn import condemn, forgotten, lost, permit, wo
 from backfill.core.reconcile.course import begin_eviction, first_rung
 from backfill.core.reconcile.devices import see_to_devices
 from backfill.core.reconcile.held_jobs import go_on_together, marked_in, show, waits_for
+from backfill.core.reconcile.making_room import promised
 from backfill.core.reconcile.own_machines import is_over, kept_off, let_in
 from backfill.core.reconcile.pressure import give_cpus, must_leave
 
@@ -108,7 +109,7 @@ def _in_slurm(builder: PlanBuilder, node: ManagedNode) -> None:
     if silent_too_long(builder, node.name):
         _silent(builder, node)
         return
-    waiting = waits_for(builder, node)
+    waiting = waits_for(builder, node) or promised(builder, node)
     if not waiting and _stop_forgotten(builder, node, seen):
         return
     if strangers(builder, node, seen):

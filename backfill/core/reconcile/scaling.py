@@ -24,6 +24,7 @@ from backfill.core.reconcile.admission import (
 )
 from backfill.core.reconcile.builder import PlanBuilder, budgets_change_s
 from backfill.core.reconcile.condemn import clear
+from backfill.core.reconcile.making_room import idle_for_stopped, none_left_for_new
 from backfill.core.reconcile.own_machines import asks, first_of_all, kinds_waiting, lacks_room
 from backfill.core.reconcile.pressure import most_disruptions
 from backfill.core.reconcile.reasons import asked_back, beyond_room
@@ -189,6 +190,7 @@ def _grow(builder: PlanBuilder, want: Want) -> bool:
     image = want.image or policies.instances.image
     what, about = _goal(want)
     bar = not_admitted(builder, image) or _ramp(builder) or _own_first(builder)
+    bar = bar or none_left_for_new(builder)
     if bar:
         builder.refuse("cluster", what, bar, about)
         return False
@@ -321,11 +323,17 @@ def _shrink(builder: PlanBuilder, wanted: Sequence[Want], *, in_need: bool) -> N
 
 
 def _make_way(builder: PlanBuilder) -> None:
-    """Let idle ones go whose room stopped work waits for on their host: `warm` keeps none of these."""
+    """Let idle ones go whose room stopped work waits for: `warm` keeps none of these.
+
+    On its own host it can wait until they have been idle for long. Work whose patience may be over
+    before its host is free again cannot: it goes on at theirs.
+    """
     if not builder.world.fleet.count_in(Phase.PARKED):
         return
     found = [m for m in _idle(builder) if m.idle_since_s is not None and _in_the_way(builder, m)]
     _let_go(builder, sorted(found, key=lambda m: m.name), "stopped work needs its room")
+    going = idle_for_stopped(builder, _idle(builder))
+    _let_go(builder, going, "stopped work that can hardly wait needs its room", after_s=0.0)
 
 
 def _in_the_way(builder: PlanBuilder, node: ManagedNode) -> bool:
@@ -335,16 +343,22 @@ def _in_the_way(builder: PlanBuilder, node: ManagedNode) -> bool:
     return any(crowded(world, m, builder.instance(m), policies) for m in stopped)
 
 
-def _let_go(builder: PlanBuilder, nodes: Sequence[ManagedNode], why: str) -> None:
-    """Let these go one after the other once they have been idle for long, as quickly as limits allow."""
+def _let_go(
+    builder: PlanBuilder, nodes: Sequence[ManagedNode], why: str, after_s: float | None = None
+) -> None:
+    """Let these go one after the other once they have been idle for long, as quickly as limits allow.
+
+    `after_s`: how long that is; None: `scale.idle_s`.
+    """
     scale, limits = builder.policies.scale, builder.policies.limits
     if not nodes:
         return
+    long_s = scale.idle_s if after_s is None else after_s
     removing = builder.world.fleet.count_in(Phase.DRAINING, Phase.REMOVING)
     most = most_disruptions(builder.world, builder.policies)
     leaving = builder.world.fleet.left_since(builder.now_s - MINUTE_S) if scale.shrink_per_min else 0
     for node in nodes:
-        due_s = (node.idle_since_s or 0.0) + scale.idle_s
+        due_s = (node.idle_since_s or 0.0) + long_s
         if builder.now_s < due_s:
             builder.wake_at(due_s)
             continue
@@ -363,7 +377,7 @@ def _let_go(builder: PlanBuilder, nodes: Sequence[ManagedNode], why: str) -> Non
             return
         leaving += 1
         removing += 1
-        reason = f"idle for {scale.idle_s:.0f} s, {why}"
+        reason = f"idle for {long_s:.0f} s, {why}" if long_s else f"idle, and {why}"
         builder.become(node, Phase.DRAINING, reason, stop=NodeStop(float(builder.now_s)))
 
 

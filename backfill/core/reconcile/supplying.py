@@ -17,6 +17,7 @@ from backfill.core.policies.supply import Offer, PilotsWanted
 from backfill.core.queue import Topic
 from backfill.core.reconcile.admission import MINUTE_S
 from backfill.core.reconcile.builder import PlanBuilder, Progress, most_instances, on_cpu
+from backfill.core.reconcile.making_room import seeking_room
 from backfill.core.reconcile.own_machines import kinds_waiting
 from backfill.core.room import places_now
 
@@ -85,7 +86,7 @@ def _offer(builder: PlanBuilder, there: list[Job], asked: int) -> Offer:
     flavour = builder.policies.instances.flavour
     need = builder.policies.demand.need_of(kinds_waiting(world, builder.policies), flavour, builder.now_s)
     limits = [job.time_limit_s or inf for job in waiting] + [inf] * asked
-    others = max(0, -(-need.cpus // flavour.cpus) - len(waiting))
+    others = max(0, -(-need.cpus // flavour.cpus) - len(waiting)) + len(seeking_room(builder))
     return Offer(
         tuple(_rooms(builder)), others, tuple(limits), len(fresh), len(there) + asked, world.pilots.pool.idle
     )

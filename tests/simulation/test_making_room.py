@@ -1,0 +1,117 @@
+"""Room for stopped work that can hardly wait: idle ones make way, and who ends soon takes no new job."""
+
+from __future__ import annotations
+
+import pytest
+
+from backfill.core.model.cluster import JobState
+from backfill.core.model.lifecycle import Phase
+from backfill.core.model.sentences import why
+from backfill.core.policies.ladder import Rung, RungRule
+from backfill.core.policies.limits import Limits
+from backfill.core.policies.scale import Scale
+from backfill.core.policies.workloads import Workload, Workloads
+from backfill.drivers.simulated.world import SimulatedWorld
+from backfill.sim.scenarios.rehearsal import Rehearsal
+from tests.simulation.policy_cluster import cluster, ended, phases, play, policies, running
+
+PAUSE = RungRule(Rung.PAUSE, within_s=1.0, for_s=90.0)
+MOVING = (PAUSE, RungRule(Rung.MIGRATE), RungRule(Rung.REQUEUE))
+STAYING = (PAUSE, RungRule(Rung.REQUEUE))
+
+
+def two_hosts(*rungs: RungRule, stand_still_s: float | None = 100.0) -> tuple[SimulatedWorld, Rehearsal]:
+    """Two hosts with room for one instance each, which are kept while they idle."""
+    sim = cluster(cpus=1)
+    pilots = Workload("pilot", stand_still_s=stand_still_s, ladder=rungs or MOVING)
+    limits = Limits(destroys_per_min=6, max_instances=2)
+    rules = policies(workloads=Workloads((pilots,)), limits=limits, scale=Scale(idle_s=3000.0))
+    return sim, play(sim, rules)
+
+
+def host_of(run: Rehearsal, sim: SimulatedWorld, job: str) -> str:
+    (name,) = sim.job(job).nodes
+    return run.world.managed[name].host
+
+
+def take(sim: SimulatedWorld, host: str, for_s: float = 500.0) -> str:
+    """Somebody whose time limit says that he stays for 600 s gets the host."""
+    return sim.submit("batch", for_s, time_limit_s=600.0, required_nodes=(host,))
+
+
+def known(run: Rehearsal, sim: SimulatedWorld) -> None:
+    """Jobs of half a minute have been at work on both hosts, so that it is known how long such jobs run."""
+    jobs = [sim.submit("htc", 30.0) for _ in range(4)]
+    run.until(lambda: ended(sim, *jobs), 300)
+
+
+def test_an_idle_one_elsewhere_makes_way_at_once() -> None:
+    """The stay outlasts the patience: without that room the pilot would start over."""
+    sim, run = two_hosts()
+    low, other = sim.submit("htc", 1000.0), sim.submit("htc", 20.0)
+    run.until(lambda: running(sim, low, other), 60)
+    elsewhere = host_of(run, sim, other)
+    run.until(lambda: ended(sim, other), 60)
+    run.run(10.0)
+    take(sim, host_of(run, sim, low))
+    run.until(lambda: run.sim.job(low).state is JobState.SUSPENDED, 20)
+    run.until(lambda: running(sim, low) and host_of(run, sim, low) == elsewhere, 60)
+    run.until(lambda: ended(sim, low), 2000)
+    assert sim.job(low).restarts == 0
+    assert sim.audit() == []
+
+
+def test_who_is_about_to_end_takes_no_new_job() -> None:
+    """A job waits in the queue: the room of the one that ends is the stopped pilot's all the same."""
+    sim, run = two_hosts()
+    known(run, sim)
+    low, other = sim.submit("htc", 1000.0), sim.submit("htc", 30.0)
+    run.until(lambda: running(sim, low, other), 60)
+    elsewhere, waits = host_of(run, sim, other), sim.submit("htc", 1000.0)
+    run.run(5.0)
+    high = take(sim, host_of(run, sim, low))
+    run.until(lambda: phases(run, Phase.PARKED) != set(), 20)
+    (stopped,) = phases(run, Phase.PARKED)
+    assert "it waits for a job that may end in time" in run.world.managed[stopped].reason
+    run.run(1.0)
+    said = [why(refusal) for refusal in run.cycle.last.refusals]
+    assert any("once its job has ended, its room is for stopped work" in text for text in said)
+    run.until(lambda: running(sim, low) and host_of(run, sim, low) == elsewhere, 60)
+    assert sim.job(waits).state is JobState.PENDING
+    run.until(lambda: ended(sim, low, waits, high), 4000)
+    assert [sim.job(one).restarts for one in (low, other, waits)] == [0, 0, 0]
+    assert sim.audit() == []
+
+
+def test_a_host_that_is_free_again_opens_the_others() -> None:
+    """The stay was short after all: nobody needs that room, and the node that was closed takes jobs."""
+    sim, run = two_hosts()
+    known(run, sim)
+    low, other = sim.submit("htc", 1000.0), sim.submit("htc", 30.0)
+    run.until(lambda: running(sim, low, other), 60)
+    (name,) = sim.job(other).nodes
+    run.run(5.0)
+    take(sim, host_of(run, sim, low), for_s=8.0)
+    run.until(lambda: run.world.nodes[name].drained_by_us, 20)
+    run.until(lambda: not run.world.nodes[name].drained, 60)
+    again = sim.submit("htc", 30.0)
+    run.until(lambda: ended(sim, again), 200)
+    assert (sim.job(low).restarts, running(sim, low)) == (0, True)
+    assert sim.audit() == []
+
+
+@pytest.mark.parametrize(("rungs", "stand_still_s"), [(STAYING, 100.0), (MOVING, None)])
+def test_nobody_makes_way_for_what_cannot_move_or_can_wait(
+    rungs: tuple[RungRule, ...], stand_still_s: float | None
+) -> None:
+    """The idle one stays where it is."""
+    sim, run = two_hosts(*rungs, stand_still_s=stand_still_s)
+    low, other = sim.submit("htc", 1000.0), sim.submit("htc", 20.0)
+    run.until(lambda: running(sim, low, other), 60)
+    (idle,) = sim.job(other).nodes
+    run.until(lambda: ended(sim, other), 60)
+    run.run(10.0)
+    take(sim, host_of(run, sim, low), for_s=60.0)
+    run.run(50.0)
+    assert run.world.managed[idle].phase is Phase.READY
+    assert sim.audit() == []
