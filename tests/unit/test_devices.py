@@ -104,6 +104,7 @@ def test_a_region_is_put_on_a_port_that_is_free() -> None:
     assert where in shmem_xml("backfill-c1-7-bm1", 4, 16)
     assert free_port("<domain><devices/></domain>") is None
     assert "address" not in shmem_xml("backfill-c1-7-bm1", 4)
+    assert '<alias name="ua-1f" />' in shmem_xml("backfill-c1-7-bm1", 4, 16, "1f")
 
 
 def test_the_book_survives_and_goes_with_the_instance(tmp_path: Path) -> None:

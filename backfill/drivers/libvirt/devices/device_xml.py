@@ -37,11 +37,18 @@ def hostdev_xml(address: str) -> str:
     return tostring(device, encoding="unicode")
 
 
-def shmem_xml(region: str, size_mb: int, port: int | None = None) -> str:
-    """Describe a shared memory region for libvirt's attach and detach. `port`: see `free_port`."""
+def shmem_xml(region: str, size_mb: int, port: int | None = None, alias: str = "") -> str:
+    """Describe a shared memory region for libvirt's attach and detach. `port`: see `free_port`.
+
+    `alias`: a name that nothing in this guest had before, for attach. By the usual one QEMU may still
+    know the memory of a region that has just left, and then it ends, with its guest ("RAMBlock already
+    registered").
+    """
     device = Element("shmem", {"name": region})
     SubElement(device, "model", {"type": "ivshmem-plain"})
     SubElement(device, "size", {"unit": "M"}).text = str(size_mb)
+    if alias:
+        SubElement(device, "alias", {"name": f"ua-{alias}"})  # libvirt takes no other beginning
     if port is not None:
         # A plain PCI device: libvirt puts it on a port of PCI Express only when told to.
         where = {"type": "pci", "domain": "0x0", "bus": f"{port:#x}", "slot": "0x0"}

@@ -6,6 +6,7 @@ import logging
 import pwd
 import re
 import time
+from secrets import token_hex
 
 from backfill.core.model.devices import Holding, Region, Sharing, VirtualFunction, Wanted, allocate
 from backfill.core.model.fleet import InstanceState
@@ -59,7 +60,7 @@ def plug(pool: Pool, host: str, name: str) -> None:
     for region in holding.regions:
         if region.id not in regions:
             port = free_port(pool.on(host).live_document(name))
-            pool.on(host).attach(name, shmem_xml(region.id, region.size_mb, port))
+            pool.on(host).attach(name, shmem_xml(region.id, region.size_mb, port, token_hex(8)))
     if holding.regions:
         _hand_over(pool, host, name, holding)
     pool.devices.note(name, plugged=True)
