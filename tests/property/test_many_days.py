@@ -192,6 +192,8 @@ FOUND_LATER: tuple[tuple[int, int], ...] = (
     (20261214, 2973),
     # A pilot that Slurm will not suspend worked while its return took long, and that counted as patience.
     (20261214, 8029),
+    # The books of an old journal had an instance stand still that worked, and its disk was full.
+    (20261216, 3527),
 )
 
 

@@ -166,3 +166,28 @@ def test_what_cannot_be_kept_is_a_gap(monkeypatch: pytest.MonkeyPatch) -> None:
     assert site.completed(site.lows)
     found = replay_journal(site.run.journal.read(), site.run.policies)
     assert (found.lives, found.differences) == (1, [])
+
+
+def test_an_old_journal_on_a_full_disk_stops_no_eviction() -> None:
+    """By the books it stands still, and it works: that cannot be written, and its host is given back."""
+    site = Site(PAUSE)
+    sim, run = site.sim, site.run
+    highs = site.want_hosts(20.0)
+    run.until(lambda: run.world.fleet.count_in(Phase.PARKED) == len(highs), 30.0)
+    old = list(run.journal.read())
+    run.until(lambda: run.world.fleet.count_in(Phase.READY) == len(site.lows), 90.0)
+    run.run(10.0)
+    run.kill()
+    site.disk = run.disk = Disk()
+    site.disk.append(old)
+    run.journal = site.disk
+    site.disk.full = True
+    run.start()
+    run.run(15.0)
+    highs += site.want_hosts(20.0)
+    run.until(lambda: site.completed(highs), 60.0)
+    assert "PauseInstance" in run.begun
+    site.disk.full = False
+    run.until(lambda: site.completed(site.lows), 900.0)
+    assert site.restarts() == 0
+    assert sim.audit() == []

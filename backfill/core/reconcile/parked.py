@@ -36,7 +36,7 @@ from backfill.core.reconcile.held_jobs import (
 )
 from backfill.core.reconcile.held_limits import keep_alive
 from backfill.core.reconcile.own_machines import kept_off
-from backfill.core.reconcile.pressure import only_claimed
+from backfill.core.reconcile.pressure import only_claimed, stop_where_wanted
 from backfill.core.room import crowded
 from backfill.core.world import World
 
@@ -175,6 +175,8 @@ def _not_stopped(builder: PlanBuilder, node: ManagedNode, instance: Instance | N
     if lost(builder, node, instance) or instance is None:
         return
     if instance.state is InstanceState.RUNNING:
+        if builder.barred:
+            stop_where_wanted(builder, instance)  # its new phase cannot be written now
         held, reason = still_ours(builder, node), "its instance was found running"
         builder.become(node, Phase.RETURNING, reason, held=held, proof=unwoken(node))
 

@@ -320,8 +320,9 @@ class Losses:
         return self._rungs(beside | {run.job}, policies)
 
     def _waiting_on(self, machine: SimMachine) -> set[str]:
-        """Return the jobs whose ladder counts there: of a stale copy nothing waits any more."""
-        return {run.job for run in machine.runs if not self._is_stale(run)}
+        """Return the jobs whose ladder counts there: a stale copy, and one of an ended job, wait no more."""
+        there = {run.job for run in machine.runs if not self._is_stale(run)}
+        return {job for job in there if self._books.jobs[job].state in ACTIVE}
 
     def _rungs(self, jobs: Iterable[str], policies: PolicySet) -> tuple[RungRule, ...]:
         """Return the ladder of the workload of these jobs that has the least patience."""
