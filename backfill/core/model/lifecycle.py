@@ -416,7 +416,7 @@ def stood_still(node: ManagedNode, going: Iterable[HeldJob], at_s: float) -> tup
 
 
 def back_at_work(node: ManagedNode, going: Collection[HeldJob], at_s: float) -> tuple[Stood, ...]:
-    """Return the same at the end of a return.
+    """Return what its jobs owe of their patience at the end of a return that took until `at_s`.
 
     Jobs that Slurm would not suspend have worked since their guest answered, however long all else took.
     """
