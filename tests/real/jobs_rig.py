@@ -30,6 +30,8 @@ _UNTIL_TOLD = """#!/bin/bash
 echo $EPOCHREALTIME >{home}/$SLURM_JOB_ID.new && mv {home}/$SLURM_JOB_ID.new {home}/$SLURM_JOB_ID.on
 until [ -e {home}/$SLURM_JOB_ID.go ]; do sleep 0.05; done
 """
+_ENDS = ("BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED")
+_ENDS += ("NODE_FAIL", "OUT_OF_MEMORY", "PREEMPTED", "TIMEOUT")
 _Answer = TypeVar("_Answer")
 
 
@@ -143,6 +145,12 @@ class JobsRig:
     def state(self, job: str) -> str:
         """The job's state, such as RUNNING."""
         return self.show(job)["JobState"]
+
+    def ended(self, job: str) -> str:
+        """Wait for the end of a job, and return the state that it ended in."""
+        # Of words that mean that it is not over there are more, such as CONFIGURING.
+        self.until(lambda: self.state(job) in _ENDS, what=f"the end of job {job}")
+        return self.state(job)
 
     def node_states(self) -> dict[str, str]:
         """Every node that Slurm shows, with its state."""

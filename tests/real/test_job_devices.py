@@ -43,8 +43,7 @@ def program(tmp_path: Path) -> str:
 
 def ended_well(rig: DaemonRig, job: str) -> None:
     """Wait for the end of a job, and say what it said if it was no good one."""
-    rig.until(lambda: rig.state(job) not in ("PENDING", "RUNNING", "COMPLETING"), what=f"the end of {job}")
-    assert (rig.state(job), rig.show(job)["ExitCode"]) == ("COMPLETED", "0:0"), rig.show(job)
+    assert (rig.ended(job), rig.show(job)["ExitCode"]) == ("COMPLETED", "0:0"), rig.show(job)
 
 
 def test_two_machines_of_a_job_talk_through_memory_that_they_share(rig: DaemonRig, tmp_path: Path) -> None:
