@@ -15,7 +15,13 @@ from typing import Any, TypeVar
 from backfill.core.model.cluster import Node
 from backfill.core.model.fleet import Instance
 from backfill.core.model.lifecycle import HeldJob, ManagedNode, Phase
-from backfill.core.model.operations import HostAllocation, Operation, OperationDone, OperationStarted
+from backfill.core.model.operations import (
+    AlreadySuspended,
+    HostAllocation,
+    Operation,
+    OperationDone,
+    OperationStarted,
+)
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -444,8 +450,9 @@ class ClaimIndex:
 _COUNTED = frozenset({"RequeueJob", "SuspendInstance", "SubmitPilot"})
 
 
-# Kinds that suspend a job in Slurm; the key ends with its id.
+# Kinds that suspend a job in Slurm, and the one that lets it go on; the key ends with its id.
 _SUSPENDING = frozenset({"SuspendJob", "KickJob"})
+_RESUMING = "ResumeJob"
 
 
 class CallIndex:
@@ -459,7 +466,8 @@ class CallIndex:
         self._of: Table[str, frozenset[str]] = Table(log)  # node -> keys
         self._under_way: Table[str, frozenset[str]] = Table(log)  # kind -> keys of those in flight
         self._arriving: Table[str, frozenset[str]] = Table(log)  # host -> keys of those in flight onto it
-        self._to_stop: Bag[str] = Bag(log)  # ids of jobs that Slurm was ever asked to suspend
+        # By job: keys of the calls that may have suspended it since it last went on.
+        self._to_stop: Table[str, frozenset[str]] = Table(log)
 
     def of(self, name: str) -> Iterable[str]:
         """Return keys of a node's operations, in flight or failed, in no order."""
@@ -490,7 +498,7 @@ class CallIndex:
         if kind in _COUNTED:
             _add(self._under_way, kind, change.key)
         if kind in _SUSPENDING:
-            self._to_stop.add(change.key.rpartition(":")[2])
+            _add(self._to_stop, change.key.rpartition(":")[2], change.key)
         if change.host:
             _add(self._arriving, change.host, change.key)
 
@@ -502,16 +510,26 @@ class CallIndex:
         self._landed(operation)
         if change.problem:
             self.operations[change.key] = operation.failed(change)
-        else:
-            _discard(self._of, change.key.split(":")[1], change.key)
+            return
+        kind, name, *_, last = change.key.split(":")
+        _discard(self._of, name, change.key)
+        if kind == _RESUMING:
+            for key in self._to_stop.get(last, _NONE) - self.operations.keys():
+                _discard(self._to_stop, last, key)
+
+    def found_suspended(self, change: AlreadySuspended) -> None:
+        """Note that a call came too late. A second try may have come after its own first."""
+        operation = self.operations.get(change.key)
+        if operation is not None and operation.attempts == 0:
+            _discard(self._to_stop, change.job_id, change.key)
 
     def asked_to_stop(self, job_id: str) -> bool:
-        """Return True if a call of this daemon's was to suspend the job, whatever became of it."""
+        """Return True if a call of this daemon's may have suspended the job since it last went on."""
         return job_id in self._to_stop
 
     def forget_job(self, job_id: str) -> None:
         """Drop what is remembered of a job that Slurm has forgotten."""
-        self._to_stop.discard(job_id)
+        self._to_stop.pop(job_id)
 
     def forget(self, name: str) -> None:
         """Drop what failed for a node that is over."""

@@ -429,6 +429,9 @@ class World(Picture):
     def _kicked(self, change: ch.Kicked) -> None:
         self._renew(change.name, change.generation, lambda node: kicked(node, change.at_s))
 
+    def _already_suspended(self, change: ch.AlreadySuspended) -> None:
+        self.calls.found_suspended(change)
+
     def _renew(self, name: str, generation: int, change: Callable[[ManagedNode], ManagedNode]) -> None:
         """Change the record of one generation of a managed node; of another one: nothing."""
         known = self.managed.get(name)
@@ -513,6 +516,7 @@ _TAKES: dict[type, Callable[[World, Any], None]] = {
     ch.Proven: World._proven,
     ch.Probed: World._probed,
     ch.Kicked: World._kicked,
+    ch.AlreadySuspended: World._already_suspended,
     ch.CheckpointKept: World._checkpoint_kept,
     ch.CheckpointPutBack: World._checkpoint_put_back,
     ch.MemoryWritten: World._memory_written,

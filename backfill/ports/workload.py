@@ -95,8 +95,11 @@ class WorkloadManager(Protocol):
     def set_down(self, name: str, reason: str) -> None:
         """Mark the node DOWN; Slurm then requeues or ends its jobs."""
 
-    def suspend_job(self, job_id: str) -> None:
-        """Stop the job's clock; works while its node does not answer."""
+    def suspend_job(self, job_id: str) -> bool:
+        """Stop the job's clock; works while its node does not answer.
+
+        Return False if somebody else's call, or an earlier one, had suspended it.
+        """
 
     def resume_job(self, job_id: str) -> None:
         """Let a suspended job go on."""

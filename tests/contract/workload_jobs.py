@@ -17,8 +17,8 @@ class JobContract:
     def test_suspend_and_resume(self, rig: Rig) -> None:
         """The job keeps its node and restart count, and both calls can be repeated."""
         going = running(rig, rig.hosts[0])
-        rig.manager.suspend_job(going)
-        rig.manager.suspend_job(going)
+        assert rig.manager.suspend_job(going)
+        assert not rig.manager.suspend_job(going)
         seen = job(rig, going)
         assert (seen.state, seen.nodes, seen.restarts) == (JobState.SUSPENDED, (rig.hosts[0],), 0)
         assert seen.active

@@ -194,6 +194,10 @@ FOUND_LATER: tuple[tuple[int, int], ...] = (
     (20261214, 8029),
     # The books of an old journal had an instance stand still that worked, and its disk was full.
     (20261216, 3527),
+    # A pilot that Slurm will not suspend was thawed, its daemon ended, and the next one took it for stopped.
+    (20261216, 6072),
+    # An admin suspended a job just before our own call: it was taken for ours, and resumed.
+    (20261214, 8634),
 )
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import backfill.lab
+from backfill.core.model.cluster import ENDED
 from backfill.drivers.slurm.registration import never_comes
 from backfill.lab.cluster import Lab
 from backfill.lab.spec import JOB_USER
@@ -30,8 +31,7 @@ _UNTIL_TOLD = """#!/bin/bash
 echo $EPOCHREALTIME >{home}/$SLURM_JOB_ID.new && mv {home}/$SLURM_JOB_ID.new {home}/$SLURM_JOB_ID.on
 until [ -e {home}/$SLURM_JOB_ID.go ]; do sleep 0.05; done
 """
-_ENDS = ("BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED")
-_ENDS += ("NODE_FAIL", "OUT_OF_MEMORY", "PREEMPTED", "TIMEOUT")
+_ENDS = tuple(state.value for state in ENDED)
 _Answer = TypeVar("_Answer")
 
 

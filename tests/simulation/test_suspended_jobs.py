@@ -377,6 +377,38 @@ def test_what_slurm_refused_us_and_an_admin_did_is_theirs_also_without_a_journal
     assert sim.audit() == []
 
 
+@pytest.mark.parametrize("retried", [False, True])
+def test_an_admin_who_is_just_before_our_own_call_did_it(
+    monkeypatch: pytest.MonkeyPatch, retried: bool
+) -> None:
+    """Slurm has nothing left to do for our call; after a lost answer the suspend may be our own."""
+    sim = one_host(cpus=1)
+    run = play(sim, policies(hosts=("bm1",)))
+    low = sim.submit("htc", 300.0)
+    run.until(lambda: running(sim, low), 60)
+    suspend = sim.slurm.suspend_job
+
+    def overtaken(job_id: str) -> bool:
+        monkeypatch.undo()
+        if retried:
+            suspend(job_id)
+            raise UnreachableError("slurmctld", "no answer")
+        sim.admin_suspend(job_id)
+        return suspend(job_id)
+
+    monkeypatch.setattr(sim.slurm, "suspend_job", overtaken)
+    high = sim.submit("batch", 60.0, required_nodes=("bm1",))
+    run.until(lambda: ended(sim, high), 100)
+    run.until(lambda: len(phases(run, Phase.READY)) == 1, 60)
+    run.run(60.0)
+    assert resumes(run) == ({low: 1} if retried else {})
+    if not retried:
+        sim.admin_resume(low)
+    run.until(lambda: ended(sim, low), 900)
+    assert sim.job(low).restarts == 0
+    assert sim.audit() == []
+
+
 def test_the_other_node_is_closed_also_while_slurm_does_not_show_it() -> None:
     """A reading lacks all nodes in the moment in which one of two is pushed aside."""
     sim, run, low = wide()

@@ -10,7 +10,7 @@ import pytest
 
 from backfill.core.model.changes import HoldSet
 from backfill.core.model.cluster import JobState
-from backfill.core.model.fleet import Flavour
+from backfill.core.model.fleet import Flavour, InstanceState
 from backfill.core.model.lifecycle import Phase
 from backfill.core.policies.budgets import Budget, Budgets
 from backfill.core.policies.ladder import Ladder, Rung, RungRule
@@ -526,3 +526,27 @@ def test_a_pilot_that_slurm_will_not_suspend_pays_back_from_when_its_guest_answe
     run.until(lambda: ended(sim, low), 1500)
     assert (sim.job(low).state, sim.job(low).restarts) == (JobState.COMPLETED, 0)
     assert sim.audit() == []
+
+
+def test_a_pilot_that_slurm_will_not_suspend_has_gone_on_once_its_guest_was_thawed() -> None:
+    """The daemon ends before the guest has answered, and for longer than the pilot can stand still."""
+    sim = cluster(cpus=1)
+    run = play(sim, policies(hosts=("bm1",), workloads=pilots(PAUSE), instances=TWELVE))
+    low = sim.submit("htc", 600.0, name="pilot 1", het=True, requeue=False)
+    run.until(lambda: running(sim, low), 30)
+    run.cycle.take([HoldSet("bm1", run.now_s, on=True, reason="a test")])
+    run.until(lambda: phase(run) is Phase.PARKED, 20)
+    run.cycle.take([HoldSet("bm1", run.now_s, on=False, reason="a test")])
+    run.until(lambda: at_work(run), 20)
+    assert not run.world.managed["vn1"].woken_since
+    run.kill()
+    run.run(120.0)
+    run.start()
+    run.until(lambda: ended(sim, low), 1500)
+    assert sim.audit() == []
+
+
+def at_work(run: Rehearsal) -> bool:
+    """Return True if the guest was thawed."""
+    found = run.world.instances.get(("bm1", "vn1"))
+    return found is not None and found.state is InstanceState.RUNNING

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from backfill.core.model import changes as ch
 from backfill.core.model.actions import DriverAction, KickJob, ProbeJobs, ResumeJob
 from backfill.core.model.cluster import Job, JobState, Node, NodeBase
@@ -123,6 +125,24 @@ def test_a_kick_that_got_no_further_than_the_suspend_is_finished() -> None:
     anew.apply(ch.NodeManaged(world.managed["vn1"]))
     assert wanted(anew, 4.4) == [ResumeJob]
     assert wanted(back_at_work(JobState.SUSPENDED), 4.4) == []
+
+
+def test_a_kick_that_an_admin_overtook_leaves_the_job_to_them() -> None:
+    """Slurm said that it was suspended just before; after a lost answer that may have been the kick."""
+    for tries in (1, 2):
+        world = back_at_work()
+        probe(world, 0.6, stuck=True)
+        probe(world, 4.0, stuck=True)
+        assert wanted(world, 4.2) == [KickJob]
+        key = KickJob(subject="vn1", generation=1, reason="", job_id="7").key
+        for _ in range(1, tries):
+            world.apply(ch.OperationStarted(key, BACK_S + 4.2, ""))
+            world.apply(ch.OperationDone(key, BACK_S + 4.2, "no answer"))
+        world.apply(ch.OperationStarted(key, BACK_S + 4.3, ""))
+        world.apply(ch.AlreadySuspended(key, "7"))
+        world.apply(ch.JobSeen(replace(world.jobs["7"], state=JobState.SUSPENDED), BACK_S + 4.3))
+        world.apply(ch.OperationDone(key, BACK_S + 4.3, ""))
+        assert wanted(world, 4.4) == ([] if tries == 1 else [ResumeJob])
 
 
 def test_why_nothing_is_looked_at_any_more() -> None:

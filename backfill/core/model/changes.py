@@ -8,6 +8,7 @@ from backfill.core.model.cluster import Job, Node
 from backfill.core.model.fleet import Fleet, Host, Instance
 from backfill.core.model.job_machines import JobMachines
 from backfill.core.model.lifecycle import Cause, ManagedNode
+from backfill.core.model.operations import AlreadySuspended as AlreadySuspended
 from backfill.core.model.operations import OperationDone as OperationDone
 from backfill.core.model.operations import OperationStarted as OperationStarted
 from backfill.core.model.pilots import PoolPicture
@@ -444,6 +445,7 @@ Change = (
     | LastWords
     | WorkLost
     | Kicked
+    | AlreadySuspended
     | MemoryWritten
     | CheckpointKept
     | CheckpointPutBack

@@ -88,6 +88,14 @@ class OperationStarted:
 
 
 @dataclass(frozen=True, slots=True)
+class AlreadySuspended:
+    """A call of ours, by its key, was to suspend a job that had been suspended before."""
+
+    key: str
+    job_id: str
+
+
+@dataclass(frozen=True, slots=True)
 class OperationDone:
     """A driver finished an action. `problem` is empty on success."""
 

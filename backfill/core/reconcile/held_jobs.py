@@ -60,22 +60,26 @@ def went_on_before(builder: PlanBuilder, node: ManagedNode, instance: Instance |
     """Return True if jobs had gone on before, of which an old journal knows nothing: noted now.
 
     We let them go on in Slurm only after their guest has answered, so that stop is over, and so is
-    the time that counted against their patience.
+    the time that counted against their patience. What Slurm will not suspend goes on with its guest,
+    unless that froze it.
     """
     if node.woken_since or instance is None or instance.state is not InstanceState.RUNNING:
         return False
     jobs = builder.world.jobs_on(node.name)
     going = {(job.id, job.restarts) for job in jobs if job.state is JobState.RUNNING}
     held = tuple(
-        replace(one, patience=None)
-        if one.ours and not one.refused and (one.id, one.restarts) in going
-        else one
+        replace(one, patience=None) if (one.id, one.restarts) in going and _goes_on(one, instance) else one
         for one in node.held
     )
     if held == node.held:
         return False
     builder.note(node, "Slurm shows that its jobs went on before", held=held)
     return True
+
+
+def _goes_on(held: HeldJob, instance: Instance) -> bool:
+    """Return True if a job that Slurm shows at work is so, where it had stood still with its guest."""
+    return held.ours if held.refused is None else not instance.frozen
 
 
 def await_patience(builder: PlanBuilder, kept: Iterable[HeldJob]) -> None:

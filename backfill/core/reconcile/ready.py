@@ -304,7 +304,8 @@ def _kick(builder: PlanBuilder, node: ManagedNode, check: JobCheck, jobs: Iterab
 
 def _half_kicked(builder: PlanBuilder, node: ManagedNode, check: JobCheck, jobs: Iterable[Job]) -> bool:
     """Return True if a kick got no further than the suspend, as when the daemon died in it; it goes on."""
-    left = [j for j in jobs if j.state is JobState.SUSPENDED and j.id in check.kicked]
+    suspended = [j for j in jobs if j.state is JobState.SUSPENDED and j.id in check.kicked]
+    left = [j for j in suspended if not builder.world.suspended_by_others(j)]
     for job in left if not builder.world.busy(node.name) else ():
         reason = "it was suspended only to let its processes go on"
         builder.insist(

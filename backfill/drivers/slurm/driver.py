@@ -254,13 +254,13 @@ class SlurmManager(SlurmReader):
 
     # --- jobs ----------------------------------------------------------------------------------
 
-    def suspend_job(self, job_id: str) -> None:
+    def suspend_job(self, job_id: str) -> bool:
         """Stop the job's clock; works while its node does not answer.
 
-        NotFoundError when it has ended, BusyError while it is not running, RefusedError for one
-        component of a heterogeneous job.
+        Return False if it was suspended already. NotFoundError when it has ended, BusyError while
+        it is not running, RefusedError for one component of a heterogeneous job.
         """
-        self._on_job(job_id, ["scontrol", "suspend"], lambda j: j.state is JobState.SUSPENDED)
+        return self._on_job(job_id, ["scontrol", "suspend"], lambda j: j.state is JobState.SUSPENDED)
 
     def resume_job(self, job_id: str) -> None:
         """Let a suspended job go on. Errors as for `suspend_job`."""
@@ -429,8 +429,8 @@ class SlurmManager(SlurmReader):
         target = f"JobId={checked(job_id, JOB_ID, 'job id')}"
         self._commands.run(["scontrol", "update", target, change], f"job {job_id}")
 
-    def _on_job(self, job_id: str, argv: list[str], done: Callable[[Job], bool], target: str = "") -> None:
-        """Run a command on a job; a failure is none when the job is as it should be."""
+    def _on_job(self, job_id: str, argv: list[str], done: Callable[[Job], bool], target: str = "") -> bool:
+        """Run a command on a job; a failure is none when the job is as it should be: False is returned."""
         subject = f"job {job_id}"
         try:
             self._commands.run([*argv, checked(target or job_id, JOB_ID, "job id")], subject)
@@ -440,10 +440,11 @@ class SlurmManager(SlurmReader):
             # 22.05 says "Unexpected message received" for an unknown job and for a dead slurmctld.
             job = self._job(job_id)
             if done(job) and not isinstance(error, RefusedError):
-                return
+                return False
             if job.state not in ACTIVE and isinstance(error, BusyError):
                 raise BusyError(subject, f"it is {job.state.value}") from error
             raise
+        return True
 
     def _job(self, job_id: str) -> Job:
         job = self.read_jobs([job_id]).get(job_id)

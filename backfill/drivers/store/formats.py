@@ -20,7 +20,7 @@ from backfill.drivers.store.codec import WORDS
 FORMATS = (
     (1, ""),  # plain text; before fingerprints were taken
     (2, "9532352ca33e57c1"),
-    (3, "2778fa05f69e39e0"),
+    (3, "27fd5e21abd0fb9d"),
 )
 VERSION = FORMATS[-1][0]
 

@@ -81,8 +81,8 @@ def _on_job(outside: Outside, action: act.JobAction) -> list[ch.Change]:
     """Do it, and read the job."""
     manager = outside.manager
     match action:
-        case act.SuspendJob():
-            manager.suspend_job(action.job_id)
+        case act.SuspendJob() | act.KickJob():
+            return _suspend(outside, action)
         case act.ResumeJob():
             manager.resume_job(action.job_id)
         case act.LimitJob():
@@ -94,16 +94,23 @@ def _on_job(outside: Outside, action: act.JobAction) -> list[ch.Change]:
             return []
         case act.WarnJob():
             _warn(outside, action)
-        case act.KickJob():
-            manager.suspend_job(action.job_id)
-            # Both orders travel by themselves; reading in between lets the first one go ahead.
-            manager.read_jobs([action.job_id])
-            manager.resume_job(action.job_id)
-            kicked = ch.Kicked(action.subject, action.generation, outside.clock.now())
-            return [kicked, *read_job(outside, action.job_id)]
         case _:
             assert_never(action)
     return read_job(outside, action.job_id)
+
+
+def _suspend(outside: Outside, action: act.SuspendJob | act.KickJob) -> list[ch.Change]:
+    """Suspend it, and let it go on at once for a kick; what was suspended before is left as it is."""
+    manager = outside.manager
+    if not manager.suspend_job(action.job_id):
+        return [ch.AlreadySuspended(action.key, action.job_id), *read_job(outside, action.job_id)]
+    if isinstance(action, act.SuspendJob):
+        return read_job(outside, action.job_id)
+    # Both orders travel by themselves; reading in between lets the first one go ahead.
+    manager.read_jobs([action.job_id])
+    manager.resume_job(action.job_id)
+    kicked = ch.Kicked(action.subject, action.generation, outside.clock.now())
+    return [kicked, *read_job(outside, action.job_id)]
 
 
 def _for_own_machines(outside: Outside, action: act.OwnMachinesAction) -> list[ch.Change]:

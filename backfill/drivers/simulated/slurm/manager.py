@@ -201,7 +201,7 @@ class SimulatedSlurm:
 
     # --- jobs -----------------------------------------------------------------------------
 
-    def suspend_job(self, job_id: str) -> None:
+    def suspend_job(self, job_id: str) -> bool:
         """Bring it from RUNNING to SUSPENDED; it is delivered when the node answers."""
         with self._call("suspend_job", job_id):
             job = self._active(job_id)
@@ -209,8 +209,10 @@ class SimulatedSlurm:
                 raise BusyError(f"job {job_id}", "is still being started")
             if job.het:
                 raise RefusedError(f"job {job_id}", "is a component of a heterogeneous job")
-            if job.state is JobState.RUNNING:
+            runs = job.state is JobState.RUNNING
+            if runs:
                 self._jobs.suspend(job, self.losses.suspender if self.losses is not None else "")
+            return runs
 
     def resume_job(self, job_id: str) -> None:
         """SUSPENDED to RUNNING."""
