@@ -257,10 +257,18 @@ class SlurmManager(SlurmReader):
     def suspend_job(self, job_id: str) -> bool:
         """Stop the job's clock; works while its node does not answer.
 
-        Return False if it was suspended already. NotFoundError when it has ended, BusyError while
-        it is not running, RefusedError for one component of a heterogeneous job.
+        Return False if it was suspended already, which Slurm's answer does not tell (22.05 to
+        26.05): somebody else's call in the milliseconds between our look and ours counts as ours.
+        NotFoundError when it has ended, BusyError while it is not running, RefusedError for one
+        component of a heterogeneous job.
         """
-        return self._on_job(job_id, ["scontrol", "suspend"], lambda j: j.state is JobState.SUSPENDED)
+
+        def suspended(job: Job) -> bool:
+            return job.state is JobState.SUSPENDED
+
+        if suspended(self._job(job_id)):
+            return False
+        return self._on_job(job_id, ["scontrol", "suspend"], suspended)
 
     def resume_job(self, job_id: str) -> None:
         """Let a suspended job go on. Errors as for `suspend_job`."""
