@@ -198,6 +198,8 @@ FOUND_LATER: tuple[tuple[int, int], ...] = (
     (20261216, 6072),
     # An admin suspended a job just before our own call: it was taken for ours, and resumed.
     (20261214, 8634),
+    # By an old journal an instance was booting that had been throttled at work since, and it stayed so.
+    (20261217, 943),
 )
 
 

@@ -126,3 +126,23 @@ def test_one_that_slurm_never_got_goes_when_its_host_is_wanted() -> None:
     run.until(lambda: sim.job(high).state is JobState.COMPLETED, 100)
     run.until(lambda: sim.job(low).state is JobState.COMPLETED, 200)
     assert sim.audit() == []
+
+
+def test_by_an_old_journal_it_boots_and_it_was_throttled_at_work() -> None:
+    """It cannot prove itself now, and is not removed with its job: that goes on with all of its CPUs."""
+    run = rehearsal(THROTTLE)
+    sim, old = run.sim, MemoryJournal()
+    low = sim.submit("htc", 100.0)
+    run.until(lambda: "vn1" in run.world.managed, 30)
+    old.append(list(run.journal.read()))
+    run.until(lambda: running(run, low), 30)
+    high = sim.submit("batch", 20.0)
+    run.until(lambda: sim.instance("vn1").machine.throttled, 30)
+    run.kill()
+    sim.stop_file_server()
+    run.run(30.0)
+    assert sim.job(high).state is JobState.COMPLETED
+    anew = Rehearsal(sim, run.policies, old)
+    anew.until(lambda: sim.job(low).state is JobState.COMPLETED, 300)
+    assert sim.job(low).restarts == 0
+    assert sim.audit() == []

@@ -19,6 +19,7 @@ from backfill.core.reconcile.condemn import broken, clear, elsewhere, lost, work
 from backfill.core.reconcile.course import begin_eviction, first_rung
 from backfill.core.reconcile.held_jobs import frozen_in
 from backfill.core.reconcile.own_machines import awaits_pin, waits_for_fellows
+from backfill.core.reconcile.pressure import give_cpus
 from backfill.core.reconcile.proof import not_proven, proven, read_since_woken
 from backfill.core.room import room
 
@@ -35,12 +36,10 @@ def step_booting(builder: PlanBuilder, node: ManagedNode) -> None:
         return
     if builder.blind or _found_no_room(builder, node):
         return
-    limit_s = builder.since(node) + builder.policies.scale.boot_within_s
-    builder.wake_at(limit_s)
-    if builder.now_s >= limit_s and not waits_for_fellows(builder, node):
-        _fail(builder, node, _why_late(builder, node))
-        return
-    if _fails_to_make(builder, node):
+    instance = builder.instance(node)
+    if instance is not None:
+        give_cpus(builder, node, instance)  # by an old journal it boots, and it was held back at work since
+    if _overdue(builder, node) or _fails_to_make(builder, node):
         return
     seen = builder.world.nodes.get(node.name)
     builder.watch(node.name)
@@ -57,6 +56,16 @@ def step_booting(builder: PlanBuilder, node: ManagedNode) -> None:
         _fail(builder, node, sentence(not_proven(registered)))
         return
     prove(builder, node)
+
+
+def _overdue(builder: PlanBuilder, node: ManagedNode) -> bool:
+    """Return True if its boot takes too long: it has failed."""
+    limit_s = builder.since(node) + builder.policies.scale.boot_within_s
+    builder.wake_at(limit_s)
+    if builder.now_s < limit_s or waits_for_fellows(builder, node):
+        return False
+    _fail(builder, node, _why_late(builder, node))
+    return True
 
 
 def _stops(builder: PlanBuilder, node: ManagedNode) -> bool:
