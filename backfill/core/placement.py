@@ -366,6 +366,16 @@ def _unproven(world: World, host: str) -> Reason | None:
     return because(Code.HOST_UNPROVEN, host=host, said=Words(said)) if said else None
 
 
+def shut_for_long(world: World, policies: PolicySet, host: str, pays_s: float) -> Reason | None:
+    """Return why no new instance may come to the host however much room it has, if none may.
+
+    That others are just being made there is over soon.
+    """
+    reason = closed(world, host, policies.limits) or _unproven(world, host)
+    reason = reason or too_short(world, host, policies, pays_s)
+    return reason or policies.readiness.open_breaker(world.streaks, world.now_s, host, policies.hosts)
+
+
 def _known_until_s(world: World, host: str, policies: PolicySet, pays_s: float) -> float:
     """Return when time alone may make a difference about a host."""
     moments = [inf]

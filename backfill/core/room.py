@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 from backfill.core.lending import NOTHING_MORE, NodeNeed, never, numa_whole, own_loan, too_large_to_bind
 from backfill.core.model.devices import DeviceLoan
@@ -22,8 +22,10 @@ _HOLDING = ON_CPU | {Phase.EVICTING, Phase.THROTTLED, Phase.MOVING}
 _KEPT = _HOLDING | {Phase.PARKED}
 
 
-def room(world: World, host: str, policies: PolicySet, *, kept: bool = True) -> Resources:
-    """Resources of `host` that no node of ours uses or was promised.
+def room(
+    world: World, host: str, policies: PolicySet, *, kept: bool = True, without: Collection[str] = ()
+) -> Resources:
+    """Resources of `host` that no node of ours uses or was promised, but for the nodes named `without`.
 
     `kept`: CPUs and memory that stopped instances will want back there are not free either.
     Whoever comes anew has to ask so, or work that waits for its host would never find room again.
@@ -33,13 +35,13 @@ def room(world: World, host: str, policies: PolicySet, *, kept: bool = True) -> 
     left = Resources(policies.placement.cpus(whole.cpus), whole.memory_mb) - Resources(
         limits.keep_cpus, limits.keep_memory_mb
     )
-    for share in _shares(world, host, policies, kept=kept):
+    for share in _shares(world, host, policies, kept=kept, without=without):
         left = left - share.takes
     return left - Resources(0, _regions_mb(world, host))
 
 
 def numa_room(
-    world: World, host: str, policies: PolicySet, *, kept: bool = True
+    world: World, host: str, policies: PolicySet, *, kept: bool = True, without: Collection[str] = ()
 ) -> dict[int, Resources] | None:
     """Return the same of each of its NUMA nodes, by its number; None where nothing is bound to one.
 
@@ -48,17 +50,22 @@ def numa_room(
     known = world.hosts[host]
     if not known.numa:
         return None
-    left = left_on(numa_whole(known, policies), _shares(world, host, policies, kept=kept))
+    shares = _shares(world, host, policies, kept=kept, without=without)
+    left = left_on(numa_whole(known, policies), shares)
     shared = Resources(0, _regions_mb(world, host))
     return {number: room_ - shared for number, room_ in left.items()}
 
 
-def _shares(world: World, host: str, policies: PolicySet, *, kept: bool) -> Iterator[Share]:
+def _shares(
+    world: World, host: str, policies: PolicySet, *, kept: bool, without: Collection[str]
+) -> Iterator[Share]:
     """Yield what is taken of the host, or promised there, and on which NUMA node."""
     for _ in range(world.parents_starting(host)):
         yield Share(policies.instances.flavour.resources)
     holding = _KEPT if kept else _HOLDING
     for node in world.fleet.managed_on(host):
+        if node.name in without:
+            continue
         shape = policies.instances.flavour_of(node).resources
         instance = world.instances.get((host, node.name))
         if host != node.target and node.phase not in holding:
@@ -133,12 +140,22 @@ def places_ever(
     return max(0, min(places))
 
 
-def places_now(world: World, host: str, policies: PolicySet, size: Resources, shared_mb: int = 0) -> int:
-    """Return how many instances that each take `size` fit there beside all that is kept, and `shared_mb`."""
+def places_now(
+    world: World,
+    host: str,
+    policies: PolicySet,
+    size: Resources,
+    shared_mb: int = 0,
+    without: Collection[str] = (),
+) -> int:
+    """Return how many instances that each take `size` fit there beside all that is kept, and `shared_mb`.
+
+    `without`: names of nodes that do not count.
+    """
     shared = Resources(0, shared_mb)
-    left = room(world, host, policies) - shared
+    left = room(world, host, policies, without=without) - shared
     most = max(0, min(left.cpus // size.cpus, left.memory_mb // size.memory_mb))
-    nodes = numa_room(world, host, policies)
+    nodes = numa_room(world, host, policies, without=without)
     if nodes is None or too_large_to_bind(world.hosts[host], size, policies):
         return most
     return min(most, places_on({n: room_ - shared for n, room_ in nodes.items()}, size))

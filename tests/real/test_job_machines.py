@@ -111,6 +111,30 @@ def test_a_job_gets_a_guest_of_its_own_size_and_nobody_else_gets_in(rig: DaemonR
     rig.until(lambda: states(rig, job) == WHOLE, what="the whole way of its machines")
 
 
+def test_one_idle_instance_makes_way_at_once_and_the_other_stays(rig: DaemonRig) -> None:
+    """Each host has the one instance that it may have, idle, and kept for an hour; the job needs one place.
+
+    Held as by job_submit.lua, so that it cannot begin on one of them.
+    """
+    scale = {"idle_s": 3600, "warm": 2, "boot_within_s": 600}
+    rig.restart(**{**OWN, "limits": {"max_per_host": 1}, "scale": scale})
+    rig.until(lambda: phases(rig) == ["ready", "ready"], what="an idle instance on each host")
+    before = rig.nodes().keys()
+    job = rig.low("-H", "--comment=backfill-vm:cpus=2,mem=320,held=1", start=False)
+    rig.counting(job)
+    name, _ = rig.where(job)
+    why = "idle, and a job's own machines need its room"
+    (went,) = {r.subject for r in rig.journal("phase") if r.body.get("reason") == why}
+    assert rig.nodes().keys() - {name} == before - {went}
+    rig.finish(job)
+    rig.restart(**OWN)
+    rig.until(lambda: name not in rig.nodes(), what="the end of its machine")
+
+
+def phases(rig: DaemonRig) -> list[str]:
+    return sorted(str(node["phase"]) for node in rig.nodes().values())
+
+
 def test_a_job_over_two_nodes_gets_both_and_a_cancelled_one_keeps_none(rig: DaemonRig) -> None:
     """The second is cancelled while its machines are being made: nothing of it is left either."""
     anybodys = rig.nodes().keys()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from backfill.core.lending import NOTHING_MORE, NodeNeed
@@ -124,12 +124,17 @@ def _booting(world: World, policies: PolicySet, each: int) -> Counter[Offer]:
 _PRESENT = tuple(phase for phase in Phase if phase not in ABSENT)
 
 
+def present(world: World) -> int:
+    """Count our nodes of which there is an instance, or will be."""
+    return world.fleet.count_in(*_PRESENT)
+
+
 def may_create(world: World, limits: Limits, parents_starting: int = 0) -> Reason | None:
     """Return why no further instance may be made now, if none may.
 
     `parents_starting`: the number of parents that are being made; each is a boot as well.
     """
-    if world.fleet.count_in(*_PRESENT) >= limits.max_instances:
+    if present(world) >= limits.max_instances:
         return limit("limits.max_instances", limits.max_instances)
     if world.fleet.count_in(Phase.BOOTING) + parents_starting >= limits.boots_at_once:
         return limit("limits.boots_at_once", limits.boots_at_once)
@@ -207,25 +212,29 @@ def hour_over_s(builder: PlanBuilder) -> float:
     return 0.0 if first_s is None else first_s + _HOUR_S
 
 
-def full(builder: PlanBuilder, image: str, more: int = 1, flavour: Flavour | None = None) -> Reason | None:
+def full(
+    builder: PlanBuilder,
+    image: str,
+    more: int = 1,
+    flavour: Flavour | None = None,
+    without: Collection[str] = (),
+) -> Reason | None:
     """Return which limit of the image so many more instances would break, if they would.
 
-    `flavour`: of each of them, if it is not that of all.
+    `flavour`: of each of them, if it is not that of all. `without`: names of nodes that do not count.
     """
     policies, template = builder.policies, builder.policies.instances
     rule, shape = policies.environments.rule(image), (flavour or template.flavour).resources
     if not rule.most_cpus and not rule.most_memory_mb:
         return None
-    nodes = [
-        m for m in builder.world.managed.values() if image_of(policies, m) == image and m.phase not in ABSENT
-    ]
-    there = len(nodes)
+    there = (m for m in builder.world.managed.values() if m.phase not in ABSENT and m.name not in without)
+    nodes = [m for m in there if image_of(policies, m) == image]
     taken = sum((template.flavour_of(m).resources for m in nodes), NOTHING)
     taken = taken + Resources(more * shape.cpus, more * shape.memory_mb)
     if rule.most_cpus and taken.cpus > rule.most_cpus:
-        return because(Code.IMAGE_CPUS, image=image, most=rule.most_cpus, there=there)
+        return because(Code.IMAGE_CPUS, image=image, most=rule.most_cpus, there=len(nodes))
     if rule.most_memory_mb and taken.memory_mb > rule.most_memory_mb:
-        return because(Code.IMAGE_MEMORY, image=image, most=rule.most_memory_mb, there=there)
+        return because(Code.IMAGE_MEMORY, image=image, most=rule.most_memory_mb, there=len(nodes))
     return None
 
 

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 
-from backfill.core.lending import NodeNeed, functions_free, never, own_loan, own_need, own_network
+from backfill.core.lending import own_loan
 from backfill.core.model.actions import CancelParents, MakeParent
 from backfill.core.model.company import Company
 from backfill.core.model.fleet import CloneMethod, Flavour, Fleet, FleetState
@@ -15,7 +14,7 @@ from backfill.core.model.plan import SetFleet, SetNode
 from backfill.core.model.quantities import Resources
 from backfill.core.model.refusals import Code, Goal, Reason, Words, because, call_failed, no_host
 from backfill.core.model.sentences import sentence
-from backfill.core.placement import names_of, open_hosts, out_of_reach, why_not_on
+from backfill.core.placement import open_hosts, out_of_reach, why_not_on
 from backfill.core.policies.cloning import Choice
 from backfill.core.policy import PolicySet
 from backfill.core.queue import Topic
@@ -31,6 +30,14 @@ from backfill.core.reconcile.admission import (
 )
 from backfill.core.reconcile.builder import PlanBuilder, Progress, members
 from backfill.core.reconcile.condemn import clear
+from backfill.core.reconcile.orders import (
+    all_begun,
+    free_names,
+    image_of_order,
+    in_turn,
+    need_of_member,
+    places_on,
+)
 from backfill.core.reconcile.own_machines import passed_over_until_s, places_in
 from backfill.core.reconcile.pressure import why_taken
 from backfill.core.room import host_full, numa_full, places_now, room
@@ -45,19 +52,14 @@ def plan_fleets(builder: PlanBuilder) -> None:
     if builder.blind:
         return
     open_ = True
-    for fleet in sorted(builder.world.fleets.values(), key=lambda f: (f.ordered_s, f.id)):
+    for fleet in in_turn(builder):
         if not fleet.growing:
             if not fleet.settled:
                 _shrink(builder, fleet)
-        elif open_ or fleet.hosts or _all_begun(builder, fleet):
+        elif open_ or fleet.hosts or all_begun(builder, fleet):
             open_ = _grow(builder, fleet) and open_
         else:
             builder.refuse(fleet.id, Goal.FIRST_MEMBER, because(Code.EARLIER_ORDER))
-
-
-def _all_begun(builder: PlanBuilder, fleet: Fleet) -> bool:
-    there = members(builder, fleet)
-    return len(fleet.members) == fleet.size and all(m.phase is not Phase.FAILED for m in there)
 
 
 # --- growing -----------------------------------------------------------------------------------
@@ -113,25 +115,21 @@ def _hopeless(builder: PlanBuilder, fleet: Fleet, there: list[ManagedNode]) -> R
     return None
 
 
-def _image(builder: PlanBuilder, fleet: Fleet) -> str:
-    return fleet.image or builder.policies.instances.image
-
-
 def _lacking(builder: PlanBuilder, fleet: Fleet) -> Reason | None:
     """Return what is missing now to make all of it, if anything."""
-    size, image = fleet.size, _image(builder, fleet)
+    size, image = fleet.size, image_of_order(builder, fleet)
     limit = full(builder, image, size, fleet.flavour)
     if limit:
         return limit
-    names = sum(1 for _ in _free_names(builder, fleet))
+    names = sum(1 for _ in free_names(builder, fleet))
     if names < size:
         return because(Code.FEW_NAMES, names=names, size=size)
     if fleet.hosts:
         return next(filter(None, (_lacking_there(builder, fleet, host) for host in set(fleet.hosts))), None)
     builder.awaits(Topic.ROOM)
     pays_s = builder.policies.gaps.boot_pays_s
-    rooms, why_not = open_hosts(builder.world, builder.policies, pays_s, _need(builder, fleet))
-    places = places_in(fleet.company, [_places(builder, fleet, host) for host, _ in rooms])
+    rooms, why_not = open_hosts(builder.world, builder.policies, pays_s, need_of_member(builder, fleet))
+    places = places_in(fleet.company, [places_on(builder, fleet, host) for host, _ in rooms])
     if places < size:
         few = because(Code.FEW_PLACES, places=places, size=size)
         return few.plus(why=no_host(why_not.values())) if why_not else few
@@ -157,19 +155,13 @@ def _no_room_there(builder: PlanBuilder, host: str, shape: Resources) -> Reason 
     return None if shape.fits(left) else host_full(host, left, shape)
 
 
-def _need(builder: PlanBuilder, fleet: Fleet) -> NodeNeed:
-    """Return what each of its members takes of a host."""
-    shape = None if fleet.flavour is None else fleet.flavour.resources
-    return own_need(builder.world, fleet.job, shape) if fleet.job else NodeNeed(shape=shape)
-
-
 def _shape(builder: PlanBuilder, fleet: Fleet, host: str) -> Flavour | None:
     """Return a member's shape there: a job's own takes that of the closest parent that covers it.
 
     A clone is as large as its parent, and to boot one for each size that a job asks for takes longer
     than to boot a machine.
     """
-    wanted, image, known = fleet.flavour, _image(builder, fleet), builder.world.hosts[host]
+    wanted, image, known = fleet.flavour, image_of_order(builder, fleet), builder.world.hosts[host]
     if wanted is None or not fleet.job or clone_method(builder, image) is not CloneMethod.INSTANT:
         return wanted
     covering = [p for p in known.parents or () if p.made and p.image == image and p.covers(wanted)]
@@ -182,25 +174,9 @@ def _shape(builder: PlanBuilder, fleet: Fleet, host: str) -> Flavour | None:
     return replace(wanted, **dict(zip(("cpus", "memory_mb", "disk_gb"), shape, strict=True)))
 
 
-def _places(builder: PlanBuilder, fleet: Fleet, host: str) -> int:
-    """Return how many of its members fit on a host that has room."""
-    need = _need(builder, fleet)
-    shape = fleet.flavour or builder.policies.instances.flavour
-    there = [m for m in builder.world.fleet.managed_on(host) if m.phase not in ABSENT]
-    known = builder.world.hosts[host]
-    size = known.size_for(shape.resources)
-    if size is None or never(known, need, shape.resources, builder.policies) is not None:
-        return 0
-    shared_mb = 0 if any(m.job == fleet.job for m in there) else need.region_mb
-    places = [places_now(builder.world, host, builder.policies, size, shared_mb)]
-    if need.functions:
-        places.append(functions_free(builder.world, builder.policies, host) // need.functions)
-    return min(*places, builder.policies.limits.max_per_host - len(there))
-
-
 def _begin_one(builder: PlanBuilder, fleet: Fleet, failed: list[ManagedNode]) -> None:
     """Begin one member; the next step begins the next one."""
-    image = _image(builder, fleet)
+    image = image_of_order(builder, fleet)
     limit = may_create(builder.world, builder.policies.limits) or unplaced(builder)
     limit = limit or too_soon(builder, image)
     builder.wake_at(hour_over_s(builder))
@@ -209,7 +185,7 @@ def _begin_one(builder: PlanBuilder, fleet: Fleet, failed: list[ManagedNode]) ->
         builder.refuse(fleet.id, Goal.FURTHER_MEMBER, limit or no_host(why_not.values()))
         return
     if len(fleet.members) < fleet.size:
-        free = next(_free_names(builder, fleet), None)
+        free = next(free_names(builder, fleet), None)
         if free is None:
             builder.refuse(fleet.id, Goal.FURTHER_MEMBER, because(Code.NO_NAME))
             return
@@ -243,7 +219,7 @@ def _host_for(
     """Return the host of its next member; or None, and why, for each host that was looked at."""
     if not fleet.hosts:
         unfit = partial(_no_company, builder, fleet) if fleet.company else None
-        return find_open_host(builder, need=_need(builder, fleet), unfit=unfit)
+        return find_open_host(builder, need=need_of_member(builder, fleet), unfit=unfit)
     place = len(fleet.members)
     host = fleet.hosts[place] if place < fleet.size else failed[0].host
     shape = fleet.flavour or builder.policies.instances.flavour
@@ -259,19 +235,8 @@ def _no_company(builder: PlanBuilder, fleet: Fleet, host: str) -> Reason | None:
         return because(Code.FELLOWS_APART, host=host) if host in there else None
     if there:
         return None if host in there else because(Code.FELLOWS_TOGETHER, host=min(there))
-    places = _places(builder, fleet, host)
+    places = places_on(builder, fleet, host)
     return None if places >= fleet.size else because(Code.FEW_PLACES, places=places, size=fleet.size)
-
-
-def _free_names(builder: PlanBuilder, fleet: Fleet) -> Iterator[tuple[str, str]]:
-    """Yield names that nothing uses, inside Slurm or outside, with their addresses."""
-    world, image = builder.world, _image(builder, fleet)
-    network = own_network(world, fleet.job) if fleet.job else ""
-    for name, address in names_of(world, builder.policies).free(world):
-        if builder.policies.name_reserved(name, image, network):
-            continue
-        if name not in world.managed and name not in world.nodes and not world.places_of(name):
-            yield name, address
 
 
 def _begin(builder: PlanBuilder, fleet: Fleet, name: str, address: str, host: str, failures: int) -> None:
@@ -289,7 +254,7 @@ def _begin(builder: PlanBuilder, fleet: Fleet, name: str, address: str, host: st
         reason=reason,
         retry=Retry(failures),
         fleet=fleet.id,
-        image=own_image(builder.policies, _image(builder, fleet)),
+        image=own_image(builder.policies, image_of_order(builder, fleet)),
         flavour=_shape(builder, fleet, host),
         job=fleet.job,
         inside=bool(fleet.hosts),

@@ -26,6 +26,7 @@ from backfill.core.reconcile.builder import PlanBuilder, budgets_change_s
 from backfill.core.reconcile.condemn import clear
 from backfill.core.reconcile.making_room import idle_for_stopped, none_left_for_new
 from backfill.core.reconcile.own_machines import asks, first_of_all, kinds_waiting, lacks_room
+from backfill.core.reconcile.own_room import idle_for_own
 from backfill.core.reconcile.pressure import most_disruptions
 from backfill.core.reconcile.reasons import asked_back, beyond_room
 from backfill.core.room import crowded
@@ -42,12 +43,16 @@ def plan_scale(builder: PlanBuilder) -> None:
     _make_way(builder)
     wanted = _wanted(builder)
     short = [want for want in wanted if want.lacking > 0]
-    if not short and _await_room(builder):
-        _shrink(builder, wanted, in_need=True)
+    spare = _spare(builder, wanted)
+    own = idle_for_own(builder, spare) if not short or first_of_all(builder) else []
+    if own:
+        _let_go(builder, own, "a job's own machines need its room", after_s=0.0)
+    elif not short and _await_room(builder):
+        _shrink(builder, spare, in_need=True)
     elif not short and _idle_count(builder) < policies.scale.warm:
         _grow(builder, wanted[-1])
     elif not any(_grow(builder, want) for want in short):
-        _shrink(builder, wanted, in_need=bool(short))
+        _shrink(builder, spare, in_need=bool(short))
 
 
 def _let_forgotten_go(builder: PlanBuilder) -> None:
@@ -306,20 +311,23 @@ def _boot_just_failed(builder: PlanBuilder, node: ManagedNode) -> bool:
     return clearing and host is not None and host.reachable
 
 
-def _shrink(builder: PlanBuilder, wanted: Sequence[Want], *, in_need: bool) -> None:
-    """Let the longest idle ones go, as far as neither jobs nor `warm` want them.
+def _spare(builder: PlanBuilder, wanted: Sequence[Want]) -> list[ManagedNode]:
+    """Return idle ones that no waiting job would take, the longest idle first."""
+    awaited = [want for want in wanted if want.need.cpus > 0]
+    if any(not (want.image or want.device) for want in awaited):
+        return []  # jobs that take any
+    policies = builder.policies
+    idle = [m for m in _idle(builder) if not any(serves(policies, m, want) for want in awaited)]
+    return sorted(idle, key=lambda m: (m.idle_since_s or 0.0, m.name))
+
+
+def _shrink(builder: PlanBuilder, spare: Sequence[ManagedNode], *, in_need: bool) -> None:
+    """Let the longest idle ones go, as far as `warm` does not want them.
 
     `in_need`: other kinds could not be made for want of something that these may have.
     """
-    scale = builder.policies.scale
-    awaited = [want for want in wanted if want.need.cpus > 0]
-    if any(not (want.image or want.device) for want in awaited):
-        return  # jobs that take any
-    policies = builder.policies
-    idle = [m for m in _idle(builder) if not any(serves(policies, m, want) for want in awaited)]
-    longest = sorted((m.idle_since_s, m.name) for m in idle if m.idle_since_s is not None)
-    going = longest[: max(0, len(longest) - (0 if in_need else scale.warm))]
-    _let_go(builder, [builder.world.managed[name] for _, name in going], "nobody waits")
+    warm = 0 if in_need else builder.policies.scale.warm
+    _let_go(builder, spare[: max(0, len(spare) - warm)], "nobody waits")
 
 
 def _make_way(builder: PlanBuilder) -> None:

@@ -1,0 +1,67 @@
+"""What an order of instances wants: its image, the room of each member, names, and how many fit where."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+
+from backfill.core.lending import NodeNeed, functions_free, never, own_need, own_network
+from backfill.core.model.fleet import Fleet
+from backfill.core.model.lifecycle import ABSENT, Phase
+from backfill.core.placement import names_of
+from backfill.core.reconcile.builder import PlanBuilder, members
+from backfill.core.room import places_now
+
+
+def in_turn(builder: PlanBuilder) -> list[Fleet]:
+    """Return all orders, the earliest first."""
+    return sorted(builder.world.fleets.values(), key=lambda f: (f.ordered_s, f.id))
+
+
+def all_begun(builder: PlanBuilder, fleet: Fleet) -> bool:
+    """Return True if none of its members has to be begun, or begun once more."""
+    there = members(builder, fleet)
+    return len(fleet.members) == fleet.size and all(m.phase is not Phase.FAILED for m in there)
+
+
+def image_of_order(builder: PlanBuilder, fleet: Fleet) -> str:
+    """Return the master image of its members."""
+    return fleet.image or builder.policies.instances.image
+
+
+def need_of_member(builder: PlanBuilder, fleet: Fleet) -> NodeNeed:
+    """Return what each of its members takes of a host."""
+    shape = None if fleet.flavour is None else fleet.flavour.resources
+    return own_need(builder.world, fleet.job, shape) if fleet.job else NodeNeed(shape=shape)
+
+
+def places_on(builder: PlanBuilder, fleet: Fleet, host: str, without: Collection[str] = ()) -> int:
+    """Return how many of its members fit on a host that is open, if nodes named `without` were gone."""
+    need = need_of_member(builder, fleet)
+    shape = fleet.flavour or builder.policies.instances.flavour
+    every = (m for m in builder.world.fleet.managed_on(host) if m.phase not in ABSENT)
+    there = [m for m in every if m.name not in without]
+    known = builder.world.hosts[host]
+    size = known.size_for(shape.resources)
+    if size is None or never(known, need, shape.resources, builder.policies) is not None:
+        return 0
+    shared_mb = 0 if any(m.job == fleet.job for m in there) else need.region_mb
+    places = [places_now(builder.world, host, builder.policies, size, shared_mb, without)]
+    if need.functions:
+        places.append(functions_free(builder.world, builder.policies, host) // need.functions)
+    return min(*places, builder.policies.limits.max_per_host - len(there))
+
+
+def free_names(builder: PlanBuilder, fleet: Fleet) -> Iterator[tuple[str, str]]:
+    """Yield names that nothing uses, inside Slurm or outside, with their addresses."""
+    world = builder.world
+    for name, address in names_of(world, builder.policies).free(world):
+        if not may_have(builder, fleet, name):
+            continue
+        if name not in world.managed and name not in world.nodes and not world.places_of(name):
+            yield name, address
+
+
+def may_have(builder: PlanBuilder, fleet: Fleet, name: str) -> bool:
+    """Return True unless the name is for other images, or for other networks."""
+    network = own_network(builder.world, fleet.job) if fleet.job else ""
+    return not builder.policies.name_reserved(name, image_of_order(builder, fleet), network)
