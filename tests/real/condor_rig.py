@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -34,6 +35,7 @@ request_disk = 1MB
 queue
 """
 REMOVED, COMPLETED = 3, 4  # JobStatus of HTCondor
+_EVENT, _DISCONNECTED = re.compile(r"^(\d{3}) \(", re.MULTILINE), "022"  # in its log of a payload
 
 
 class PoolRig:
@@ -98,14 +100,30 @@ class PoolRig:
         self.cluster.counting(name)
 
     def clear(self) -> None:
-        """Remove all payloads that have not ended."""
+        """Remove all payloads that have not ended, and wait until none is left.
+
+        The pool keeps one whose pilot does not answer any more, because its guest was killed, until its
+        lease is over: it is removed for good once the pool has tried in vain to reach that pilot.
+        """
+        self.cluster.until(self._removed, what="the end of all payloads")
+
+    def _removed(self) -> bool:
         left = ads(self.pool("condor_q", "-allusers", "-json"))
         if any(payload["JobStatus"] != REMOVED for payload in left):
             self.lab.run(POOL, ["condor_rm", "-all"])  # one may end in this moment, which it calls a failure
+        elif left and all(_out_of_reach(Path(payload["UserLog"])) for payload in left):
+            self.lab.run(POOL, ["condor_rm", "-all", "-forcex"])
+        return not left
 
     def events(self, name: str) -> str:
         """The pool's log of a payload."""
         return (self.home / f"{name}.log").read_text()
+
+
+def _out_of_reach(log: Path) -> bool:
+    """Return True if the last that the pool wrote of a payload is that it has lost it."""
+    last: str = _EVENT.findall(log.read_text())[-1]
+    return last == _DISCONNECTED
 
 
 def ads(text: str) -> list[dict[str, Any]]:

@@ -22,7 +22,7 @@ PERIOD_S = 0.5  # between two words of a payload
 PILOTS: dict[str, Any] = {"name": "pilots", "like": "condor", "partitions": ["htc"]}
 # Ours, and what a site does that has no backfill: whoever wants a host ends what is there.
 OURS: dict[str, Any] = {"workloads": [PILOTS]}
-KILLING: dict[str, Any] = {"ladder": [REQUEUE]}
+KILLING: dict[str, Any] = {"ladder": [REQUEUE], "victims": {"protect_after": 0}}
 _LIMIT_MIN = 4  # what the owners of high-priority jobs ask for, less than a pilot's patience
 
 
@@ -122,7 +122,6 @@ def play(pool: PoolRig, name: str, draw: Draw, policy: dict[str, Any], *, patien
     result.capacity_s = (ended_s - began_s) * len(rig.lab.hosts)
     _take_stock(pool, named, (began_s, ended_s), result)
     pool.clear()
-    rig.until(lambda: not ads(pool.pool("condor_q", "-allusers", "-json")), what="the end of all payloads")
     rig.begin()  # what a payload says in a second run is no fault here
     return result
 
