@@ -6,10 +6,12 @@ import pytest
 
 from backfill.core.model.cluster import JobState
 from backfill.core.model.lifecycle import Phase
+from backfill.core.model.pilots import slot_of
 from backfill.core.model.sentences import why
 from backfill.core.policies.ladder import Rung, RungRule
 from backfill.core.policies.limits import Limits
 from backfill.core.policies.scale import Scale
+from backfill.core.policies.supply import Supply
 from backfill.core.policies.workloads import Workload, Workloads
 from backfill.drivers.simulated.world import SimulatedWorld
 from backfill.sim.scenarios.rehearsal import Rehearsal
@@ -17,15 +19,22 @@ from tests.simulation.policy_cluster import cluster, ended, phases, play, polici
 
 PAUSE = RungRule(Rung.PAUSE, within_s=1.0, for_s=90.0)
 MOVING = (PAUSE, RungRule(Rung.MIGRATE), RungRule(Rung.REQUEUE))
+TO_DISK = (RungRule(Rung.SUSPEND, within_s=60.0, for_s=90.0), *MOVING[1:])
 STAYING = (PAUSE, RungRule(Rung.REQUEUE))
 
+SUPPLY = Supply(most=2, user="pilot", partition="htc", script="/pilot.sh", seen_after_s=10.0)
+UNSUPPLIED = Supply()
 
-def two_hosts(*rungs: RungRule, stand_still_s: float | None = 100.0) -> tuple[SimulatedWorld, Rehearsal]:
-    """Two hosts with room for one instance each, which are kept while they idle."""
+
+def two_hosts(
+    *rungs: RungRule, stand_still_s: float | None = 100.0, supply: Supply = UNSUPPLIED
+) -> tuple[SimulatedWorld, Rehearsal]:
+    """Two hosts with room for one instance each, which are kept while they idle; no limit forbids a third."""
     sim = cluster(cpus=1)
     pilots = Workload("pilot", stand_still_s=stand_still_s, ladder=rungs or MOVING)
-    limits = Limits(destroys_per_min=6, max_instances=2)
-    rules = policies(workloads=Workloads((pilots,)), limits=limits, scale=Scale(idle_s=3000.0))
+    limits = Limits(destroys_per_min=6, max_instances=3, max_per_host=1)
+    scale, workloads = Scale(idle_s=3000.0), Workloads((pilots,))
+    rules = policies(workloads=workloads, limits=limits, scale=scale, supply=supply)
     return sim, play(sim, rules)
 
 
@@ -37,6 +46,12 @@ def host_of(run: Rehearsal, sim: SimulatedWorld, job: str) -> str:
 def take(sim: SimulatedWorld, host: str, for_s: float = 500.0) -> str:
     """Somebody whose time limit says that he stays for 600 s gets the host."""
     return sim.submit("batch", for_s, time_limit_s=600.0, required_nodes=(host,))
+
+
+def sent(sim: SimulatedWorld) -> list[str]:
+    """The pilots that the daemon has sent, in that order."""
+    jobs = sim.slurm.observe().jobs.values()
+    return sorted((job.id for job in jobs if slot_of(job.name, job.comment) is not None), key=int)
 
 
 def known(run: Rehearsal, sim: SimulatedWorld) -> None:
@@ -98,6 +113,61 @@ def test_a_host_that_is_free_again_opens_the_others() -> None:
     run.until(lambda: ended(sim, again), 200)
     assert (sim.job(low).restarts, running(sim, low)) == (0, True)
     assert sim.audit() == []
+
+
+def test_a_stopped_pilot_has_the_room_before_a_new_one() -> None:
+    """Payloads wait in the pool, and a pilot goes: its room is that of the stopped one, and none is sent."""
+    sim, run = two_hosts(supply=SUPPLY)
+    known(run, sim)
+    for _ in range(9):
+        sim.pool.add(3000.0)
+    run.until(lambda: len(pilots := sent(sim)) == 2 and running(sim, *pilots), 60)
+    low, other = sent(sim)
+    elsewhere = host_of(run, sim, other)
+    take(sim, host_of(run, sim, low))
+    run.until(lambda: phases(run, Phase.PARKED) != set(), 20)
+    sim.user_cancel(other)
+    run.until(lambda: running(sim, low) and host_of(run, sim, low) == elsewhere, 60)
+    assert sent(sim) == [low, other]
+    assert sim.job(low).restarts == 0
+    assert sim.audit() == []
+
+
+def on_its_way_to_disk(supply: Supply = UNSUPPLIED) -> tuple[SimulatedWorld, Rehearsal, str]:
+    """A job whose host was taken, with its memory on its way to disk, while another host is empty."""
+    sim, run = two_hosts(*TO_DISK, supply=supply)
+    low = sim.submit("htc", 1000.0)
+    run.until(lambda: running(sim, low), 60)
+    run.run(5.0)
+    take(sim, host_of(run, sim, low))
+    run.until(lambda: phases(run, Phase.PARKED) != set(), 20)
+    assert run.world.busy(*sim.job(low).nodes)
+    return sim, run, low
+
+
+def goes_on(run: Rehearsal, sim: SimulatedWorld, low: str) -> None:
+    """It does so on the empty host, where it was."""
+    (home,) = {node.host for node in run.world.managed.values()}
+    run.until(lambda: running(sim, low), 90)
+    assert host_of(run, sim, low) != home
+    assert sim.job(low).restarts == 0
+    assert sim.audit() == []
+
+
+def test_no_new_instance_takes_the_room_of_what_is_on_its_way_to_disk() -> None:
+    """A job waits in the queue."""
+    sim, run, low = on_its_way_to_disk()
+    waits = sim.submit("htc", 1000.0)
+    goes_on(run, sim, low)
+    assert sim.job(waits).state is JobState.PENDING
+
+
+def test_no_pilot_is_sent_for_the_room_of_what_is_on_its_way_to_disk() -> None:
+    """A payload waits in the pool."""
+    sim, run, low = on_its_way_to_disk(SUPPLY)
+    sim.pool.add(3000.0)
+    goes_on(run, sim, low)
+    assert sent(sim) == []
 
 
 @pytest.mark.parametrize(("rungs", "stand_still_s"), [(STAYING, 100.0), (MOVING, None)])
