@@ -299,18 +299,28 @@ class DaemonRig(JobsRig):
     def settle(self) -> None:
         """End all jobs, wait for rest, and check what must hold after every test."""
         revive(self.lab)
-        for user in ("root", JOB_USER):
-            self.ctl("scancel", "-u", user)
+        self._cancel_all()
         if self.dead:
             self._process = None
             self.start(**self.changes)
-        self.until(lambda: not self.ctl("squeue", "-h"), what="the end of all jobs")
+        self.until(self._all_ended, what="the end of all jobs")
         self.until(self._at_rest, what="rest: instances, managed nodes and Slurm's nodes agree")
         said = self.judge_tally()
         assert not said, f"{said}\n{self.picture()}"
         log = self.log.read_text()[self._log_from :].splitlines()
         defects = [line for line in log if _DEFECTS.search(line)]
         assert not defects, f"{defects}\n{self.picture()}"
+
+    def _cancel_all(self) -> None:
+        for user in ("root", JOB_USER):
+            self.ctl("scancel", "-u", user)
+
+    def _all_ended(self) -> bool:
+        """The daemon sends pilots until it has read that no payload waits any more: these go as well."""
+        left = self.ctl("squeue", "-h", "-o", "%T").split()
+        if set(left) - {"COMPLETING"}:
+            self._cancel_all()
+        return not left
 
     def _at_rest(self) -> bool:
         managed = self.nodes()
