@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 
 from backfill.core.lending import forbidden
 from backfill.core.model.company import Company
@@ -71,6 +71,13 @@ def _goes(builder: PlanBuilder, node: ManagedNode) -> bool:
     return node.phase is Phase.DRAINING and not busy
 
 
+def _by_host(nodes: list[ManagedNode]) -> dict[str, list[ManagedNode]]:
+    found: dict[str, list[ManagedNode]] = {}
+    for node in nodes:
+        found.setdefault(node.host, []).append(node)
+    return found
+
+
 class _Lack:
     """What an order of a job's own machines lacks, and who could give it.
 
@@ -85,24 +92,18 @@ class _Lack:
         self._fellows = {m.host for m in there if m.phase not in ABSENT}
         self._names = sum(1 for _ in free_names(builder, fleet))
         self._found: dict[tuple[str, frozenset[str]], int] = {}  # by host, and who were gone from it
-        self._now = {host: self._places(host, frozenset()) for host in builder.policies.hosts}
 
     def met(self, gone: list[ManagedNode]) -> bool:
         """Return True if all of them could be begun if these were gone."""
-        places = dict(self._now)
-        for host in {node.host for node in gone}:
-            places[host] = self._places(host, frozenset(m.name for m in gone if m.host == host))
-        return self._enough(places) and self._allowed(gone)
+        there = {host: frozenset(m.name for m in nodes) for host, nodes in _by_host(gone).items()}
+        return self._enough(there) and self._allowed(gone)
 
     def fewest(self, idle: list[ManagedNode]) -> list[ManagedNode]:
         """Return those of `idle` of which none could stay, on one host if that will do; none if in vain."""
         if not self.met(idle):
             return []
-        by_host: dict[str, list[ManagedNode]] = {}
-        for node in idle:
-            by_host.setdefault(node.host, []).append(node)
         best: list[ManagedNode] = []
-        for there in by_host.values():
+        for there in _by_host(idle).values():
             if self._helps(there) and self.met(there):
                 found = self._thinned(there)
                 best = found if not best or len(found) < len(best) else best
@@ -121,15 +122,20 @@ class _Lack:
     def _helps(self, there: list[ManagedNode]) -> bool:
         """Return True if one more would fit on their host without them: cheap, as there may be many."""
         host = there[0].host
-        return self._places(host, frozenset(m.name for m in there)) > self._now[host]
+        return self._places(host, frozenset(m.name for m in there)) > self._places(host)
 
-    def _enough(self, places: dict[str, int]) -> bool:
-        """Return True if as many as are missing fit where there are so many places."""
-        if self._fleet.company is Company.TOGETHER:
-            return max(places.values(), default=0) >= self._missing
-        return sum(places.values()) >= self._missing
+    def _enough(self, going: Mapping[str, frozenset[str]]) -> bool:
+        """Return True if as many as are missing fit on all hosts, or on one, if these were gone from each."""
+        others = (host for host in self._builder.policies.hosts if host not in going)
+        found = 0
+        for host in (*going, *others):
+            places = self._places(host, going.get(host, frozenset()))
+            found = max(found, places) if self._fleet.company is Company.TOGETHER else found + places
+            if found >= self._missing:
+                return True
+        return False
 
-    def _places(self, host: str, gone: frozenset[str]) -> int:
+    def _places(self, host: str, gone: frozenset[str] = frozenset()) -> int:
         """Return how many of those that are missing the host would take."""
         if (host, gone) not in self._found:
             self._found[host, gone] = self._count(host, self._coming | gone)
