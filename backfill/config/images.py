@@ -12,7 +12,7 @@ from backfill.core.policies.environments import ImageRule
 @dataclass(frozen=True, slots=True)
 class ImageEntry:
     """A guest image for direct kernel boot; the files are the same on every host. A running daemon
-    adopts changes to everything except these files.
+    adopts changes to everything except these files, and `own_root_mb`.
     """
 
     kernel: str = field(metadata=about("The kernel, booted without a boot loader.", form="path"))
@@ -27,6 +27,9 @@ class ImageEntry:
         "",
         "A file on the daemon's machine for the guest's cloud-init (NoCloud), of at most 32 KB.",
         form="path",
+    )
+    own_root_mb: int = key(
+        0, "How many MB a root file system of a user's own may have, in which jobs there run; 0: none may."
     )
     environment: str = key(
         "",

@@ -51,17 +51,8 @@ def add_programs(root: Path) -> None:
     for name in ("backfill-key", "backfill-devices"):
         _copy(name, sbin / name)
     for program in ("wake", "jobs", "become", "prove", "stated", "fence"):
-        run(
-            "gcc",
-            "-O2",
-            "-static",
-            "-Wall",
-            "-Werror",
-            "-o",
-            str(sbin / f"backfill-{program}"),
-            str(GUEST_FILES / f"{program}.c"),
-            *_LIBRARIES,
-        )
+        compile_program(program, sbin)
+    compile_program("root", root / "usr/local/bin")
     build_guest_hook(root / HOOK_PROGRAM[1:], HOOK_FILE, "/var/log/slurm/backfill-hook.log")
     (root / "etc/backfill").mkdir(exist_ok=True)
     # Collecting jitter for libgcrypt costs munged a second without hardware help; urandom is good.
@@ -76,6 +67,14 @@ def add_programs(root: Path) -> None:
     (root / "etc/fstab").write_text("")
     for directory in ("var/spool/slurmd", "var/log/slurm", "mnt/shared"):
         (root / directory).mkdir(parents=True, exist_ok=True)
+
+
+def compile_program(name: str, folder: Path, *options: str) -> Path:
+    """Compile one of our static programs into a folder; return where it is."""
+    program = folder / f"backfill-{name}"
+    flags = ("-O2", "-static", "-Wall", "-Werror", *options)
+    run("gcc", *flags, "-o", str(program), str(GUEST_FILES / f"{name}.c"), *_LIBRARIES)
+    return program
 
 
 def add_init(root: Path) -> None:

@@ -55,6 +55,7 @@ _USEFUL = (
     ((f"{_SBIN}/backfill-become",), "no instant clone can be made of it", _BUILD),
     ((f"{_SBIN}/backfill-hook",), "with hooks on the hosts no job waits for its devices", _BUILD),
     ((f"{_SBIN}/backfill-key",), "in a cloud, or with Slurm's own keys, guests get no key later", _BUILD),
+    (("/usr/local/bin/backfill-root",), "no job runs in a root file system of its user's own", _BUILD),
     (("/usr/sbin/chronyd", "/sbin/chronyd"), "it cannot follow a time server", "install chrony"),
 )
 _MUNGED = ("/usr/sbin/munged",)

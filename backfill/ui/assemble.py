@@ -160,7 +160,9 @@ def libvirt_config(config: Config, entry: LibvirtEntry, hosts: list[HostEntry]) 
             peers=_peers(config),
         ),
         images={
-            name: lv.ImageFiles(i.kernel, i.initrd, i.disk, i.cmdline, i.disk_format, i.sha256, i.user_data)
+            name: lv.ImageFiles(
+                i.kernel, i.initrd, i.disk, i.cmdline, i.disk_format, i.sha256, i.user_data, i.own_root_mb
+            )
             for name, i in entry.images.items()
         },
         nodes={h.name: h.node for h in hosts if h.node},

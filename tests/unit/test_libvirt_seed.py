@@ -12,7 +12,14 @@ import pytest
 
 from backfill.core.model.fleet import Flavour, InstanceSpec, Tag
 from backfill.drivers.libvirt.connection.domain_xml import DomainFiles
-from backfill.drivers.libvirt.guest.seed import ENTROPY_BYTES, Identity, identity_text, peers_text, seed_tar
+from backfill.drivers.libvirt.guest.seed import (
+    ENTROPY_BYTES,
+    Identity,
+    identity_text,
+    own_root_text,
+    peers_text,
+    seed_tar,
+)
 from backfill.drivers.libvirt.settings import ImageFiles
 
 IDENTITY = Identity("vn1", "10.77.1.1/16", "10.77.0.1", "10.77.0.1", "10.77.0.1:6817", "-Z")
@@ -113,3 +120,9 @@ def test_a_shell_reads_the_identity_as_it_was_meant(options: str) -> None:
 
 
 # --- document ------------------------------------------------------------------------------------
+
+
+def test_a_guest_is_told_how_large_a_users_own_root_may_be() -> None:
+    """The number first, then where mounts are, one a line: as `lab/guest/root.c` reads it."""
+    mounts = ("10.0.0.1:/home /home nfs4 rw", "10.0.0.1:/software /software nfs4 ro")
+    assert own_root_text(4096, mounts) == b"4096\n/home\n/software\n"

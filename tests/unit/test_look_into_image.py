@@ -17,6 +17,7 @@ PROGRAMS = (
     "usr/sbin/munged",
     "usr/sbin/chronyd",
     "usr/sbin/qemu-ga",
+    "usr/local/bin/backfill-root",
     *(
         f"usr/local/sbin/backfill-{name}"
         for name in ("prove", "wake", "jobs", "become", "fence", "hook", "key")
@@ -64,6 +65,7 @@ def test_one_that_has_everything_has_no_flaw(root: Path) -> None:
         ("usr/local/sbin/backfill-prove", FlawWeight.LACK),
         ("usr/local/sbin/backfill-become", FlawWeight.ADVICE),
         ("usr/local/sbin/backfill-fence", FlawWeight.ADVICE),
+        ("usr/local/bin/backfill-root", FlawWeight.ADVICE),
         ("usr/sbin/chronyd", FlawWeight.ADVICE),
     ],
 )

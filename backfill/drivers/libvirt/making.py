@@ -21,8 +21,10 @@ from backfill.drivers.libvirt.guest.keys import key_place, read_key
 from backfill.drivers.libvirt.guest.seed import (
     ENTROPY_BYTES,
     MOST_USER_DATA,
+    OWN_ROOT,
     PEERS,
     Identity,
+    own_root_text,
     peers_text,
     seed_tar,
 )
@@ -146,7 +148,7 @@ def _make_with(
     if spec.method is CloneMethod.INSTANT:
         return _fork(pool, spec, image, hardware, numa)
     full = spec.method is CloneMethod.FULL
-    seed = _seed(pool, spec, user_data=image.user_data)
+    seed = _seed(pool, spec, image=image)
     pool.store_on(spec.host).make(spec.name, image, spec.flavour.disk_gb, seed, full)
     hypervisor = pool.on(spec.host)
     hypervisor.define(spec.name, _document(pool, spec, image, hardware, None, numa))
@@ -158,7 +160,7 @@ def _fork(
 ) -> int | None:
     parent = parent_of(pool, spec, image, hardware, partial(_parent_seed, pool))
     pool.store.lean_on(spec.name, parent.home)
-    seed = _seed(pool, spec, user_data=image.user_data)
+    seed = _seed(pool, spec, image=image)
     pool.store_on(spec.host).make(spec.name, parent.image(image), spec.flavour.disk_gb, seed)
     hypervisor, memory = pool.on(spec.host), Memory(str(parent.memory), shared=False)
     hypervisor.define(spec.name, _document(pool, spec, image, hardware, memory, numa))
@@ -196,7 +198,11 @@ def _parent_seed(pool: Pool, spec: InstanceSpec, canary: bool) -> bytes:
 
 
 def _seed(
-    pool: Pool, spec: InstanceSpec, entropy: bytes | None = None, canary: bool = False, user_data: str = ""
+    pool: Pool,
+    spec: InstanceSpec,
+    entropy: bytes | None = None,
+    canary: bool = False,
+    image: ImageFiles | None = None,
 ) -> bytes:
     around = pool.config.surroundings
     key = read_key(around)
@@ -214,8 +220,11 @@ def _seed(
     if entropy is None:
         entropy = os.urandom(ENTROPY_BYTES)
     # A parent is nobody in particular: only what is one node's own is enrolled.
-    anonymous = canary or not entropy
-    more = {} if anonymous else {**pool.seed_files(spec), **_user_data(spec, user_data), **_peers(pool, spec)}
+    more = (
+        {}
+        if image is None
+        else {**pool.seed_files(spec), **_of_image(pool, spec, image), **_peers(pool, spec)}
+    )
     place = key_place(around)
     return seed_tar(identity, key, around.no_ops, entropy, canary, more, around.asks, place)
 
@@ -223,6 +232,14 @@ def _seed(
 def _peers(pool: Pool, spec: InstanceSpec) -> dict[str, bytes]:
     text = peers_text(pool.config.surroundings.peers, spec.name)
     return {PEERS: text} if text else {}
+
+
+def _of_image(pool: Pool, spec: InstanceSpec, image: ImageFiles) -> dict[str, bytes]:
+    """Return what the catalogue gives to guests of an image."""
+    own_root: dict[str, bytes] = {}
+    if image.own_root_mb:
+        own_root = {OWN_ROOT: own_root_text(image.own_root_mb, pool.config.surroundings.mounts)}
+    return own_root | _user_data(spec, image.user_data)
 
 
 def _user_data(spec: InstanceSpec, path: str) -> dict[str, bytes]:

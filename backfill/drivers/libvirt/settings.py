@@ -23,6 +23,7 @@ class ImageFiles:
     disk_format: str = "raw"
     sha256: str = ""  # of the disk: another sum is another image, with parents of its own
     user_data: str = ""  # a file on the daemon's machine for the guests' cloud-init; empty: none
+    own_root_mb: int = 0  # how large a root file system of a user's own may be there; 0: none may be
 
 
 @dataclass(frozen=True, slots=True)

@@ -63,6 +63,7 @@ def _image(config: Config, name: str, entry: ImageEntry) -> dict[str, object]:
         "method": (entry.method or config.policies.cloning.method).value,
         "os_family": entry.os_family,
         "user_data": entry.user_data,
+        "own_root_mb": entry.own_root_mb,
         "names": list(entry.names),
         "most_cpus": entry.most_cpus,
         "most_memory_mb": entry.most_memory_mb,

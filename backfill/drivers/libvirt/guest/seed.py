@@ -10,7 +10,7 @@ from __future__ import annotations
 import io
 import shlex
 import tarfile
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 ENTROPY_BYTES = 64
@@ -19,6 +19,7 @@ _LENGTH = 64 << 10
 MOST_USER_DATA = 32 << 10  # leaves room for the rest
 _MOST_PEERS = 16 << 10
 PEERS = "/etc/backfill/peers"
+OWN_ROOT = "/etc/backfill/own-root"
 MUNGE_KEY = "/etc/munge/munge.key"
 HOOK_PROGRAM, HOOK_FILE = "/usr/local/sbin/backfill-hook", "/etc/backfill/hook"
 _NOTHING, _STAND_IN = "/bin/true", "/etc/backfill/stand-in"
@@ -69,6 +70,12 @@ def peers_text(peers: Mapping[str, str], but_for: str) -> bytes:
     lines = (f"{address} {name}\n" for name, address in peers.items() if name != but_for)
     text = "".join(lines).encode()
     return text if len(text) <= _MOST_PEERS else b""
+
+
+def own_root_text(most_mb: int, mounts: Iterable[str]) -> bytes:
+    """Return what `lab/guest/root.c` reads: how large a root of a user's own may be, and below that where
+    the mounts are, which are seen in it as well. `mounts`: as in fstab."""
+    return "".join(f"{line}\n" for line in (most_mb, *(mount.split()[1] for mount in mounts))).encode()
 
 
 def seed_tar(
