@@ -175,6 +175,7 @@ class Picture:
         self.ahead_s = 0.0  # by so much it is ahead of that clock
         self.clock_moves: tuple[Move, ...] = ()  # how that clock was set, oldest first
         self.time_moves: tuple[Move, ...] = ()  # where our time of one daemon is not the next one's
+        self.away = (0.0, 0.0)  # from when at the earliest there was no daemon, and when this one began
         self.undo = UndoLog()
         self.nodes: dict[str, Node] = {}
         self.silent: dict[str, float] = {}  # nodes that do not answer Slurm, and since when
@@ -205,8 +206,7 @@ class Picture:
         self.off: dict[str, str] = {}  # host that is off for good -> how a person knows
         self.kept: dict[str, tuple[int, str]] = {}  # host -> so many may stay there, and why
         # By name: the highest generation that was ever used, and the highest that was removed.
-        self.generations: Table[str, int] = Table(self.undo)
-        self.removed: Table[str, int] = Table(self.undo)
+        self.generations, self.removed = (Table[str, int](self.undo) for _ in range(2))
         self.streaks: Table[str, Streak] = Table(self.undo)  # failures in a row: by host; "": the image
         self.rates: dict[str, WriteRate] = {}  # by host: how fast memory reaches the disk
         self._host_of_node: dict[str, str] = {}

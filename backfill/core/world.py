@@ -107,6 +107,7 @@ class World(Picture):
             if by_s := change.moved_s + self.ahead_s:
                 self.clock_moves = (*self.clock_moves, Move(change.at_s, by_s))
             self.ahead_s = 0.0
+            self.away = (change.at_s - change.away_s, change.at_s)
             self.queue.everything()
 
     def _source_seen(self, change: ch.SourceSeen) -> None:

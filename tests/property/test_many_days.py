@@ -200,6 +200,8 @@ FOUND_LATER: tuple[tuple[int, int], ...] = (
     (20261214, 8634),
     # By an old journal an instance was booting that had been throttled at work since, and it stayed so.
     (20261217, 943),
+    # By an old journal a job had stood still since an earlier stop: it was given back before its time.
+    (20261218, 761),
 )
 
 

@@ -283,3 +283,55 @@ def test_a_copy_of_any_moment_destroys_nothing_at_any_later_one(
     assert all(day.sim.job(j).state is JobState.COMPLETED for j in day.jobs)
     assert sum(day.sim.job(j).restarts for j in day.jobs) == 0
     assert [v for v in day.sim.audit() if v.kind != "room"] == []
+
+
+AN_HOUR = (RungRule(Rung.PAUSE, within_s=1.0, for_s=3600.0), RungRule(Rung.REQUEUE))
+
+
+def _one_aside(for_s: float) -> tuple[Day, str, str]:
+    """A job on the only host, and the one for which it stands still."""
+    rules = replace(policies(AN_HOUR), hosts=("bm1",))
+    day = Day(rules)
+    low = day.sim.submit("htc", 2000.0)
+    day.run.until(lambda: _running(day.sim, [low]), 120.0)
+    return day, low, _taken(day, for_s)
+
+
+def _taken(day: Day, for_s: float) -> str:
+    high = day.sim.submit("batch", for_s, required_nodes=("bm1",))
+    day.run.until(lambda: _phases(day.run) == ["parked"], 60.0)
+    return high
+
+
+def test_a_rung_of_an_earlier_stop_is_not_over_by_its_copy() -> None:
+    """An hour is allowed; by the copy it has stood still for longer, and it has worked in between."""
+    day, low, high = _one_aside(600.0)
+    backup = _copy(day.run)
+    day.run.until(lambda: day.sim.job(high).state is JobState.COMPLETED, 700.0)
+    day.run.until(lambda: _phases(day.run) == ["ready"], 60.0)
+    day.run.run(1000.0)
+    high = _taken(day, 3000.0)
+    day.run.run(600.0)
+    run = _restored(day, backup)
+    run.until(lambda: day.sim.job(high).state is JobState.COMPLETED, 3000.0)
+    run.until(lambda: day.sim.job(low).state is JobState.COMPLETED, 2000.0)
+    assert day.sim.job(low).restarts == 0
+    assert day.sim.audit() == []
+
+
+def test_time_without_a_daemon_does_not_use_up_a_rung() -> None:
+    """Two long outages do not end its hour; with the daemon there it ends."""
+    day, low, _ = _one_aside(20_000.0)
+    run = day.run
+    for _ in range(2):
+        run.run(1200.0)
+        run.kill()
+        run.run(4000.0)
+        run.start()
+        run.run(10.0)
+        assert day.sim.job(low).restarts == 0
+    run.run(400.0)
+    assert day.sim.job(low).restarts == 0
+    run.run(1500.0)
+    assert day.sim.job(low).restarts == 1
+    assert day.sim.audit() == []

@@ -68,7 +68,7 @@ class ClockRead:
     """Our time, and how long the machine was up then, in seconds of this `boot` of it.
 
     `began`: a daemon started here. All that was written before it is in a time to which `moved_s`
-    has to be added to have it in ours.
+    has to be added to have it in ours. There had been none for at most `away_s`.
     """
 
     at_s: float
@@ -76,6 +76,7 @@ class ClockRead:
     uptime_s: float
     began: bool = False
     moved_s: float = 0.0
+    away_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -185,6 +185,7 @@ class NodeStop:
     foreseen: bool = False  # that was chosen by how long its host is expected to be wanted
     warned_s: float | None = None  # when its jobs were told that they have to go
     ran_s: float | None = None  # until when its jobs ran, where that is known: a stop may take many tries
+    counted_s: float | None = None  # up to here, time without a daemon was left out of the rung's
 
 
 @dataclass(frozen=True, slots=True)

@@ -230,14 +230,15 @@ def _counts(now_s: float, change: changes.Change) -> bool:
 
 
 def began(bodies: Iterable[Plain], now: changes.ClockRead) -> changes.ClockRead:
-    """Tell by the journal how far times have moved when a daemon begins at `now`."""
+    """Tell by the journal how far times have moved when a daemon begins at `now`, and how long none was."""
     known: tuple[float, str, float] | None = None
     for body in bodies:
         if body.get("t") == changes.ClockRead.__name__:
             read = decode(body)
             known = (read.at_s, read.boot, read.uptime_s)
     by_s = moves.moved_s(known, (now.at_s, now.boot, now.uptime_s))
-    return dataclasses.replace(now, began=True, moved_s=by_s)
+    away_s = 0.0 if known is None else max(0.0, now.at_s - known[0] - by_s)
+    return dataclasses.replace(now, began=True, moved_s=by_s, away_s=away_s)
 
 
 _KINDS: frozenset[type] = frozenset((*PARTS, Fleet, JobMachines))

@@ -45,6 +45,8 @@ def step_parked(builder: PlanBuilder, node: ManagedNode) -> None:
     """Decide what becomes of one stopped instance now."""
     if builder.unread:
         return
+    if _missed(builder, node):
+        return
     instance = builder.instance(node)
     if instance is None and awaits_state(node):
         _await_state(builder, node)
@@ -52,6 +54,21 @@ def step_parked(builder: PlanBuilder, node: ManagedNode) -> None:
         _not_stopped(builder, node, instance)
     else:
         _stands_still(builder, node, instance)
+
+
+def _missed(builder: PlanBuilder, node: ManagedNode) -> bool:
+    """Return True if there was no daemon for a part of its rung's time, which does not count: noted now.
+
+    Nobody could bring its work back then. By an old journal it may also have done so since: it
+    stands still by another stop, which began later.
+    """
+    stop, (from_s, to_s) = node.stopping, builder.world.away
+    missed_s = to_s - max(from_s, stop.since_s)
+    if missed_s <= 0.0 or (stop.counted_s or 0.0) >= to_s:
+        return False
+    counted = replace(stop, since_s=stop.since_s + missed_s, counted_s=to_s)
+    builder.note(node, f"{missed_s:.0f} s without a daemon do not count", stop=counted)
+    return True
 
 
 def _await_state(builder: PlanBuilder, node: ManagedNode) -> None:
