@@ -15,6 +15,7 @@ from backfill.drivers.simulated.world import SimulatedWorld
 from backfill.ports.errors import UnreachableError
 from backfill.sim.scenarios.rehearsal import Rehearsal
 from tests.simulation.policy_cluster import TWELVE, cluster, ended, phases, play, policies, running
+from tests.simulation.test_numa import there, two_nodes
 
 WORD = "backfill-vm"
 LONG = Scale(idle_s=3600)
@@ -168,4 +169,22 @@ def test_jobs_that_would_take_them_keep_them() -> None:
     run.until(lambda: running(sim, plain), 30)
     assert set(sim.job(plain).nodes) == before
     run.until(lambda: ended(sim, plain, own), 200)
+    assert sim.audit() == []
+
+
+def test_those_go_that_leave_room_on_one_numa_node() -> None:
+    """Four idle instances of one CPU on each host, two on each NUMA node: a machine of two is never split."""
+    sim = two_nodes(cpus=4)
+    run = play(sim, rules())
+    short = [sim.submit("htc", 30.0) for _ in range(8)]
+    run.until(lambda: len(idle(run)) == 8, 120)
+    run.until(lambda: ended(sim, *short), 60)
+    own = submit(sim, "cpus=2,mem=512", 60.0, cpus=2)
+    began_s = sim.now_s
+    run.until(lambda: running(sim, own), 100)
+    assert sim.now_s < began_s + 20
+    assert len(idle(run)) == 6
+    (mine,) = (m for m in run.world.managed.values() if m.job == own)
+    left = there(sim, mine.host)
+    assert sorted(left.values()) == [1, 2]
     assert sim.audit() == []
