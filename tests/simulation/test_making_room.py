@@ -26,15 +26,17 @@ SUPPLY = Supply(most=2, user="pilot", partition="htc", script="/pilot.sh", seen_
 UNSUPPLIED = Supply()
 
 
-def two_hosts(
-    *rungs: RungRule, stand_still_s: float | None = 100.0, supply: Supply = UNSUPPLIED
+def few_hosts(
+    *rungs: RungRule, stand_still_s: float | None = 100.0, supply: Supply = UNSUPPLIED, hosts: int = 2
 ) -> tuple[SimulatedWorld, Rehearsal]:
-    """Two hosts with room for one instance each, which are kept while they idle; no limit forbids a third."""
-    sim = cluster(cpus=1)
+    """Hosts with room for one instance each, which are kept while they idle; no limit forbids a third."""
+    sim, names = cluster(cpus=1), tuple(f"bm{number}" for number in range(1, hosts + 1))
+    for name in names[2:]:
+        sim.add_host(name, cpus=1, features=("metal",))
     pilots = Workload("pilot", stand_still_s=stand_still_s, ladder=rungs or MOVING)
     limits = Limits(destroys_per_min=6, max_instances=3, max_per_host=1)
     scale, workloads = Scale(idle_s=3000.0), Workloads((pilots,))
-    rules = policies(workloads=workloads, limits=limits, scale=scale, supply=supply)
+    rules = policies(workloads=workloads, limits=limits, scale=scale, supply=supply, hosts=names)
     return sim, play(sim, rules)
 
 
@@ -62,7 +64,7 @@ def known(run: Rehearsal, sim: SimulatedWorld) -> None:
 
 def test_an_idle_one_elsewhere_makes_way_at_once() -> None:
     """The stay outlasts the patience: without that room the pilot would start over."""
-    sim, run = two_hosts()
+    sim, run = few_hosts()
     low, other = sim.submit("htc", 1000.0), sim.submit("htc", 20.0)
     run.until(lambda: running(sim, low, other), 60)
     elsewhere = host_of(run, sim, other)
@@ -78,7 +80,7 @@ def test_an_idle_one_elsewhere_makes_way_at_once() -> None:
 
 def test_who_is_about_to_end_takes_no_new_job() -> None:
     """A job waits in the queue: the room of the one that ends is the stopped pilot's all the same."""
-    sim, run = two_hosts()
+    sim, run = few_hosts()
     known(run, sim)
     low, other = sim.submit("htc", 1000.0), sim.submit("htc", 30.0)
     run.until(lambda: running(sim, low, other), 60)
@@ -100,7 +102,7 @@ def test_who_is_about_to_end_takes_no_new_job() -> None:
 
 def test_a_host_that_is_free_again_opens_the_others() -> None:
     """The stay was short after all: nobody needs that room, and the node that was closed takes jobs."""
-    sim, run = two_hosts()
+    sim, run = few_hosts()
     known(run, sim)
     low, other = sim.submit("htc", 1000.0), sim.submit("htc", 30.0)
     run.until(lambda: running(sim, low, other), 60)
@@ -117,7 +119,7 @@ def test_a_host_that_is_free_again_opens_the_others() -> None:
 
 def test_a_stopped_pilot_has_the_room_before_a_new_one() -> None:
     """Payloads wait in the pool, and a pilot goes: its room is that of the stopped one, and none is sent."""
-    sim, run = two_hosts(supply=SUPPLY)
+    sim, run = few_hosts(supply=SUPPLY)
     known(run, sim)
     for _ in range(9):
         sim.pool.add(3000.0)
@@ -135,7 +137,7 @@ def test_a_stopped_pilot_has_the_room_before_a_new_one() -> None:
 
 def on_its_way_to_disk(supply: Supply = UNSUPPLIED) -> tuple[SimulatedWorld, Rehearsal, str]:
     """A job whose host was taken, with its memory on its way to disk, while another host is empty."""
-    sim, run = two_hosts(*TO_DISK, supply=supply)
+    sim, run = few_hosts(*TO_DISK, supply=supply)
     low = sim.submit("htc", 1000.0)
     run.until(lambda: running(sim, low), 60)
     run.run(5.0)
@@ -170,12 +172,28 @@ def test_no_pilot_is_sent_for_the_room_of_what_is_on_its_way_to_disk() -> None:
     assert sent(sim) == []
 
 
+def test_no_idle_one_goes_where_room_is_free() -> None:
+    """It is needed only once memory is on disk, and the idle one elsewhere is not in its way."""
+    sim, run = few_hosts(*TO_DISK, hosts=3)
+    low, other = sim.submit("htc", 1000.0), sim.submit("htc", 20.0)
+    run.until(lambda: running(sim, low, other), 60)
+    (idle,) = sim.job(other).nodes
+    run.until(lambda: ended(sim, other), 60)
+    run.run(5.0)
+    take(sim, host_of(run, sim, low))
+    run.until(lambda: sim.job(low).state is JobState.SUSPENDED, 20)
+    run.until(lambda: running(sim, low), 90)
+    assert run.world.managed[idle].phase is Phase.READY
+    assert sim.job(low).restarts == 0
+    assert sim.audit() == []
+
+
 @pytest.mark.parametrize(("rungs", "stand_still_s"), [(STAYING, 100.0), (MOVING, None)])
 def test_nobody_makes_way_for_what_cannot_move_or_can_wait(
     rungs: tuple[RungRule, ...], stand_still_s: float | None
 ) -> None:
     """The idle one stays where it is."""
-    sim, run = two_hosts(*rungs, stand_still_s=stand_still_s)
+    sim, run = few_hosts(*rungs, stand_still_s=stand_still_s)
     low, other = sim.submit("htc", 1000.0), sim.submit("htc", 20.0)
     run.until(lambda: running(sim, low, other), 60)
     (idle,) = sim.job(other).nodes

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 from backfill.core.lending import NodeNeed, need_of
 from backfill.core.model.lifecycle import ManagedNode, Phase
 from backfill.core.model.refusals import Code, Reason, because
-from backfill.core.placement import closed, open_hosts, too_short
+from backfill.core.placement import closed, count_on, open_hosts, too_short
 from backfill.core.queue import Topic
 from backfill.core.reconcile.builder import PlanBuilder, kept_in_memory, ladder_of
 from backfill.core.reconcile.course import in_vain, likely_to_end, may_end
-from backfill.core.room import room
+from backfill.core.room import places_now, room
 
 # So likely one of them ends in time: no more nodes than that are closed to new jobs.
 _SURE = 0.9
@@ -34,15 +36,39 @@ def _seeks_room(builder: PlanBuilder, node: ManagedNode) -> bool:
 
 def idle_for_stopped(builder: PlanBuilder, idle: list[ManagedNode]) -> list[ManagedNode]:
     """Return which idle nodes have the room that stopped work needs, beyond those that go already."""
-    world = builder.world
-    seeking = seeking_room(builder)
-    going = [world.managed[name] for name in world.fleet.in_phase(Phase.DRAINING, Phase.REMOVING)]
-    lacking = len(seeking) - sum(1 for node in going if not builder.taken(node.host))
-    if lacking <= 0:
-        return []
-    needs = [need_of(world, builder.policies, node) for node in seeking]
+    needs = _lacking(builder, seeking_room(builder))
     longest = sorted(idle, key=lambda m: (m.idle_since_s or 0.0, m.name))
-    return [m for m in longest if any(_fits_instead(builder, m, need) for need in needs)][:lacking]
+    return [m for m in longest if any(_fits_instead(builder, m, need) for need in needs)][: len(needs)]
+
+
+def _lacking(builder: PlanBuilder, seeking: list[ManagedNode]) -> list[NodeNeed]:
+    """Return what those need for whom no room is free, or just being left.
+
+    One whose memory is on its way to disk moves only then: until it does, its room stays free.
+    """
+    if not seeking:
+        return []
+    builder.awaits(Topic.ROOM)
+    world = builder.world
+    taken, lacking = Counter[str](), list[NodeNeed]()
+    for need in (need_of(world, builder.policies, node) for node in seeking):
+        host = _host_for(builder, need, taken)
+        if host is None:
+            lacking.append(need)
+        else:
+            taken[host] += 1
+    going = [world.managed[name] for name in world.fleet.in_phase(Phase.DRAINING, Phase.REMOVING)]
+    return lacking[sum(1 for node in going if not builder.taken(node.host)) :]
+
+
+def _host_for(builder: PlanBuilder, need: NodeNeed, taken: Counter[str]) -> str | None:
+    """Return a host with a free place; `taken`: how many of its places others have."""
+    world, policies = builder.world, builder.policies
+    shape, most = need.shape or policies.instances.flavour.resources, policies.limits.max_per_host
+    for host, _ in open_hosts(world, policies, policies.gaps.return_pays_s, need)[0]:
+        if min(places_now(world, host, policies, shape), most - count_on(world, host)) > taken[host]:
+            return host
+    return None
 
 
 def none_left_for_new(builder: PlanBuilder) -> Reason | None:
@@ -62,10 +88,10 @@ def promised_rooms(builder: PlanBuilder) -> frozenset[str]:
     """
     world = builder.world
     seeking = seeking_room(builder)
-    if not seeking:
+    needs = _lacking(builder, seeking)
+    if not needs:
         return frozenset()
     builder.awaits(Topic.TIME)
-    needs = [need_of(world, builder.policies, node) for node in seeking]
     within_s = max(_left_s(builder, node) for node in seeking)
     likely: list[tuple[bool, float, str, float]] = []
     for name in world.fleet.in_phase(Phase.READY):
@@ -76,7 +102,7 @@ def promised_rooms(builder: PlanBuilder) -> frozenset[str]:
     found: list[str] = []
     shares: list[float] = []
     for *_, name, share in sorted(likely):
-        if may_end(shares, len(seeking)) >= _SURE:
+        if may_end(shares, len(needs)) >= _SURE:
             break
         found.append(name)
         shares.append(share)
