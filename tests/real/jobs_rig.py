@@ -83,9 +83,9 @@ class JobsRig:
         """sbatch; returns the job's number."""
         return self.user("sbatch", "--parsable", "-o", "/dev/null", "-D", "/tmp", *argv)
 
-    def low(self, *argv: str, start: bool = True, period_s: float = PERIOD_S) -> str:
-        """Submit a low-priority job that counts until `finish`; with `start`, wait for words."""
-        job = self.submit("-p", "htc", *argv, self._counter, "1000000", str(period_s))
+    def low(self, *argv: str, start: bool = True, period_s: float = PERIOD_S, count: int = 1_000_000) -> str:
+        """Submit a low-priority job that counts, so far or until `finish`; with `start`, wait for words."""
+        job = self.submit("-p", "htc", *argv, self._counter, str(count), str(period_s))
         if start:
             self.counting(job)
         return job
@@ -120,9 +120,13 @@ class JobsRig:
         told_s = time.time()
         for job in jobs:
             (self._home / f"{job}.go").touch()
+        self.completed(*jobs)
+        return told_s
+
+    def completed(self, *jobs: str) -> None:
+        """Wait until jobs have come to their end."""
         for job in jobs:
             self.until(partial(self._completed, job), what=f"end of job {job}")
-        return told_s
 
     def _completed(self, job: str) -> bool:
         return self.state(job) == "COMPLETED"
