@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from backfill.core.model.actions import UndrainNode
 from backfill.core.model.cluster import JobState
 from backfill.core.model.lifecycle import Phase
 from backfill.core.model.pilots import slot_of
@@ -56,6 +57,12 @@ def sent(sim: SimulatedWorld) -> list[str]:
     return sorted((job.id for job in jobs if slot_of(job.name, job.comment) is not None), key=int)
 
 
+def opened(run: Rehearsal, name: str, since_s: float) -> list[float]:
+    """When the daemon opened a node to jobs since then: Slurm would start one there at once."""
+    steps = run.journal.read(subject=name, types=(UndrainNode.__name__,))
+    return [step.at_s for step in steps if step.at_s > since_s]
+
+
 def known(run: Rehearsal, sim: SimulatedWorld) -> None:
     """Jobs of half a minute have been at work on both hosts, so that it is known how long such jobs run."""
     jobs = [sim.submit("htc", 30.0) for _ in range(4)]
@@ -88,12 +95,14 @@ def test_who_is_about_to_end_takes_no_new_job() -> None:
     run.run(5.0)
     high = take(sim, host_of(run, sim, low))
     run.until(lambda: phases(run, Phase.PARKED) != set(), 20)
-    (stopped,) = phases(run, Phase.PARKED)
+    (stopped,), stopped_s = phases(run, Phase.PARKED), sim.now_s
     assert "it waits for a job that may end in time" in run.world.managed[stopped].reason
     run.run(1.0)
     said = [why(refusal) for refusal in run.cycle.last.refusals]
     assert any("once its job has ended, its room is for stopped work" in text for text in said)
     run.until(lambda: running(sim, low) and host_of(run, sim, low) == elsewhere, 60)
+    (name,) = sim.job(other).nodes
+    assert opened(run, name, stopped_s) == []
     assert sim.job(waits).state is JobState.PENDING
     run.until(lambda: ended(sim, low, waits, high), 4000)
     assert [sim.job(one).restarts for one in (low, other, waits)] == [0, 0, 0]

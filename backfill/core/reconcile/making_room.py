@@ -84,7 +84,8 @@ def none_left_for_new(builder: PlanBuilder) -> Reason | None:
 def promised_rooms(builder: PlanBuilder) -> frozenset[str]:
     """Return names of nodes at work that take no new jobs: whose job ends first gives its room.
 
-    Slurm would give it to the next job in its queue at once. Those that are closed already stay so.
+    Slurm would give it to the next job in its queue at once. Those that are closed already stay so, also
+    once their job has ended: opened for a moment until it is let go, the node would get that job.
     """
     world = builder.world
     seeking = seeking_room(builder)
@@ -96,8 +97,10 @@ def promised_rooms(builder: PlanBuilder) -> frozenset[str]:
     likely: list[tuple[bool, float, str, float]] = []
     for name in world.fleet.in_phase(Phase.READY):
         node, seen = world.managed[name], world.nodes.get(name)
-        share, half_s = likely_to_end(builder, node, within_s) if world.job_index.any_on(name) else (0.0, 0.0)
-        if seen is not None and share > 0.0 and any(_fits_instead(builder, node, need) for need in needs):
+        if seen is None or not (world.job_index.any_on(name) or seen.drained_by_us):
+            continue  # nobody's job there ends
+        share, half_s = likely_to_end(builder, node, within_s)
+        if share > 0.0 and any(_fits_instead(builder, node, need) for need in needs):
             likely.append((not seen.drained_by_us, half_s, name, share))
     found: list[str] = []
     shares: list[float] = []
