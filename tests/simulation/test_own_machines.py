@@ -364,6 +364,20 @@ def test_a_pin_that_cannot_be_taken_away_is_tried_again_by_the_next_daemon(acts:
     assert sim.audit() == []
 
 
+def test_machines_whose_job_does_not_come_are_given_up_and_at_last_the_job() -> None:
+    """It was let go, and something else holds it up: held once each time, and told."""
+    rule = OwnMachines(enabled=True, start_within_s=20.0, respawns=1)
+    sim, run = begin(own_machines=rule)
+    job = sim.submit("htc", 20.0, comment=WORD, required_nodes=("bm1",))
+    run.until(lambda: state(run, job) is MachinesState.GIVEN_BACK, 200)
+    run.until(lambda: "did not begin on them within 20 s" in sim.slurm.admin_comment(job), 5)
+    holds = [r for r in run.journal.read() if r.kind == "intent" and r.body["t"] == "HoldJob"]
+    assert 2 <= len(holds) <= 4
+    sim.user_cancel(job)
+    run.until(lambda: nothing_left(run, sim), 60)
+    assert sim.audit() == []
+
+
 def test_a_job_that_somebody_holds_is_left_alone() -> None:
     """Until it is released: then it gets its machines."""
     sim, run = begin()

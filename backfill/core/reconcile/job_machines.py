@@ -269,11 +269,12 @@ def _step_spawned(builder: PlanBuilder, own: JobMachines, job: Job | None) -> No
         reclaim(builder, own, "its job is over")
     elif job.state is not JobState.PENDING:
         _began(builder, own, job, fleet)
-    elif (why := _lost(builder, own, fleet)) is not None:
+    elif (why := _lost(builder, own, fleet) or _unused(builder, own, job)) is not None:
         if _held(builder, own, job):
             failed(builder, own, fleet, why)
     elif job.reason != _HELD:
-        _await_start(builder, own, job, fleet)
+        if own.released_s is None:
+            become(builder, own, own.state, "its job was let go", released_s=float(builder.now_s))
     elif not await_devices(builder, own, fleet) and _fellows_ready(builder, own):
         builder.insist(_release(own), Goal.MACHINES)
 
@@ -302,17 +303,17 @@ def _began(builder: PlanBuilder, own: JobMachines, job: Job, fleet: Fleet | None
         reclaim(builder, own, f"its job began on {', '.join(job.nodes)}")
 
 
-def _await_start(builder: PlanBuilder, own: JobMachines, job: Job, fleet: Fleet | None) -> None:
-    """Wait for a job that was let go; if something else holds it up, its machines do not idle for long."""
+def _unused(builder: PlanBuilder, own: JobMachines, job: Job) -> Reason | None:
+    """Return why they are given up if something else holds up a job that was let go: they idle for nobody."""
     if own.released_s is None:
-        become(builder, own, own.state, "its job was let go", released_s=float(builder.now_s))
-        return
-    rule = builder.policies.own_machines
-    over_s = own.released_s + rule.start_within_s
-    builder.wake_at(over_s)
-    if builder.now_s >= over_s and _held(builder, own, job):
-        why = because(Code.MACHINES_UNUSED, within_s=rule.start_within_s, waits=job.reason)
-        failed(builder, own, fleet, why)
+        return None
+    within_s = builder.policies.own_machines.start_within_s
+    builder.wake_at(own.released_s + within_s)
+    if builder.now_s < own.released_s + within_s:
+        return None
+    # Our own hold, without which they are not given up, hides what it waited for.
+    waits = "" if job.reason == _HELD else job.reason
+    return because(Code.MACHINES_UNUSED, within_s=within_s, waits=waits)
 
 
 def _lost(builder: PlanBuilder, own: JobMachines, fleet: Fleet | None) -> Reason | None:
