@@ -67,7 +67,7 @@ def test_all_that_a_restarted_daemon_remembers_is_moved_together() -> None:
     ]
     told = [encode(change) for change in before]
     start = began(told, ClockRead(NOW_S + 21605.0, "a", 105.0))
-    assert start == ClockRead(NOW_S + 21605.0, "a", 105.0, began=True, moved_s=21600.0)
+    assert start == ClockRead(NOW_S + 21605.0, "a", 105.0, began=True, moved_s=21600.0, away_s=6.0)
     found = remembered([*told, encode(start)], start.at_s)
     by_type = {type(change): change for change in found}
     moved = by_type[NodeManaged]

@@ -153,7 +153,7 @@ def _take_over(builder: PlanBuilder, instance: Instance, reason: str) -> None:
     if address is None and active:
         builder.refuse(name, Goal.TAKE_OVER, because(Code.NOT_NAMED_BUSY, jobs=tuple(active)))
         return
-    phase = Phase.EVICTING if builder.stopped(instance) else Phase.READY
+    phase = _phase_of(builder, instance)
     held, now_s, job = frozen_in(builder, instance), float(builder.now_s), _job_of(builder, instance)
     node = ManagedNode(
         name,
@@ -180,6 +180,15 @@ def _take_over(builder: PlanBuilder, instance: Instance, reason: str) -> None:
         _let_go(builder, node, unknown)
     else:
         builder.add(SetNode(node, node.reason))
+
+
+def _phase_of(builder: PlanBuilder, instance: Instance) -> Phase:
+    """Return where it has got to: without a job, and never heard by Slurm, it has still to prove itself."""
+    if builder.stopped(instance):
+        return Phase.EVICTING
+    seen = builder.world.nodes.get(instance.name)
+    unheard = seen is not None and seen.slurmd_start_s <= 0.0
+    return Phase.BOOTING if unheard and not builder.world.job_index.any_on(instance.name) else Phase.READY
 
 
 def _shape(builder: PlanBuilder, instance: Instance) -> Flavour | None:
