@@ -21,7 +21,6 @@ from backfill.core.model.lifecycle import (
     inherit,
     kept_here,
     kicked,
-    left_to_others,
     probed,
     reported,
     stood_since,
@@ -432,8 +431,7 @@ class World(Picture):
         self._renew(change.name, change.generation, lambda node: kicked(node, change.at_s))
 
     def _already_suspended(self, change: ch.AlreadySuspended) -> None:
-        if self.calls.found_suspended(change):
-            self._renew(change.name, change.generation, lambda node: left_to_others(node, change.job_id))
+        self.calls.found_suspended(change)
 
     def _renew(self, name: str, generation: int, change: Callable[[ManagedNode], ManagedNode]) -> None:
         """Change the record of one generation of a managed node; of another one: nothing."""
