@@ -57,6 +57,7 @@ class InstanceCheckpointsContract:
         assert (kept.id, kept.job, kept.members) == ("7-1", "7", ("vn1",))
         assert kept.size_mb > 0
         assert kept.where
+        keeper.verify("7-1")  # its checksums are noted before the instance goes on
         rig.provider.restore(host, "vn1")
         rig.provider.thaw(host, "vn1")
         keeper.verify("7-1")
