@@ -504,14 +504,21 @@ def test_a_budget_that_outlasts_patience_pauses_no_pilot_in_vain(for_s: float, m
     assert sim.audit() == []
 
 
-def test_a_pilot_that_slurm_will_not_suspend_pays_back_from_when_its_guest_answers() -> None:
-    """Its return waits for the file server for longer than it can stand still, and it works meanwhile."""
+def parked_unsuspended() -> tuple[Rehearsal, str]:
+    """A pilot that Slurm will not suspend stands still on a host that was closed."""
     sim = cluster(cpus=1)
     run = play(sim, policies(hosts=("bm1",), workloads=pilots(PAUSE), instances=TWELVE))
     low = sim.submit("htc", 600.0, name="pilot 1", het=True, requeue=False)
     run.until(lambda: running(sim, low), 30)
     run.cycle.take([HoldSet("bm1", run.now_s, on=True, reason="a test")])
     run.until(lambda: phase(run) is Phase.PARKED, 20)
+    return run, low
+
+
+def test_a_pilot_that_slurm_will_not_suspend_pays_back_from_when_its_guest_answers() -> None:
+    """Its return waits for the file server for longer than it can stand still, and it works meanwhile."""
+    run, low = parked_unsuspended()
+    sim = run.sim
     sim.stop_file_server()
     run.cycle.take([HoldSet("bm1", run.now_s, on=False, reason="a test")])
     run.until(lambda: phase(run) is Phase.RETURNING, 20)
@@ -530,12 +537,8 @@ def test_a_pilot_that_slurm_will_not_suspend_pays_back_from_when_its_guest_answe
 
 def test_a_pilot_that_slurm_will_not_suspend_has_gone_on_once_its_guest_was_thawed() -> None:
     """The daemon ends before the guest has answered, and for longer than the pilot can stand still."""
-    sim = cluster(cpus=1)
-    run = play(sim, policies(hosts=("bm1",), workloads=pilots(PAUSE), instances=TWELVE))
-    low = sim.submit("htc", 600.0, name="pilot 1", het=True, requeue=False)
-    run.until(lambda: running(sim, low), 30)
-    run.cycle.take([HoldSet("bm1", run.now_s, on=True, reason="a test")])
-    run.until(lambda: phase(run) is Phase.PARKED, 20)
+    run, low = parked_unsuspended()
+    sim = run.sim
     run.cycle.take([HoldSet("bm1", run.now_s, on=False, reason="a test")])
     run.until(lambda: at_work(run), 20)
     assert not run.world.managed["vn1"].woken_since
