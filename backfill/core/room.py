@@ -162,10 +162,11 @@ def places_now(
 
 
 def _there(instance: Instance, shape: Resources) -> Resources:
-    """Return what an instance that stands still, or is just leaving, still takes of its host."""
-    return Resources(
-        shape.cpus if instance.occupies_cpu else 0, shape.memory_mb if instance.occupies_memory else 0
-    )
+    """Return what an instance that stands still, or is just leaving, still takes of its host.
+
+    One that is throttled works at full speed again as soon as it is spared.
+    """
+    return Resources(shape.cpus if instance.runs else 0, shape.memory_mb if instance.occupies_memory else 0)
 
 
 def crowded(world: World, node: ManagedNode, instance: Instance | None, policies: PolicySet) -> Reason | None:

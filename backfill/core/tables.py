@@ -517,11 +517,15 @@ class CallIndex:
             for key in self._to_stop.get(last, _NONE) - self.operations.keys():
                 _discard(self._to_stop, last, key)
 
-    def found_suspended(self, change: AlreadySuspended) -> None:
-        """Note that a call came too late. A second try may have come after its own first."""
+    def found_suspended(self, change: AlreadySuspended) -> bool:
+        """Note that a call came too late; return True if no other one of ours can have suspended the job.
+
+        A second try may have come after its own first.
+        """
         operation = self.operations.get(change.key)
         if operation is not None and operation.attempts == 0:
             _discard(self._to_stop, change.job_id, change.key)
+        return not self.asked_to_stop(change.job_id)
 
     def asked_to_stop(self, job_id: str) -> bool:
         """Return True if a call of this daemon's may have suspended the job since it last went on."""

@@ -21,6 +21,7 @@ from backfill.core.model.lifecycle import (
     inherit,
     kept_here,
     kicked,
+    left_to_others,
     probed,
     reported,
     stood_since,
@@ -431,7 +432,8 @@ class World(Picture):
         self._renew(change.name, change.generation, lambda node: kicked(node, change.at_s))
 
     def _already_suspended(self, change: ch.AlreadySuspended) -> None:
-        self.calls.found_suspended(change)
+        if self.calls.found_suspended(change):
+            self._renew(change.name, change.generation, lambda node: left_to_others(node, change.job_id))
 
     def _renew(self, name: str, generation: int, change: Callable[[ManagedNode], ManagedNode]) -> None:
         """Change the record of one generation of a managed node; of another one: nothing."""

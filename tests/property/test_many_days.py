@@ -206,6 +206,10 @@ FOUND_LATER: tuple[tuple[int, int], ...] = (
     (20261219, 5721),
     # An old journal did not know an instance that never booted: it was taken over as ready, and kept.
     (20261219, 6694),
+    # An admin had suspended a job, and while no reading of Slurm showed it only the answer to our call told.
+    (20261219, 8434),
+    # Of a throttled instance that was to go and was spared, the CPUs had been promised to another.
+    (20261230, 539),
 )
 
 

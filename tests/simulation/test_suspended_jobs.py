@@ -409,6 +409,41 @@ def test_an_admin_who_is_just_before_our_own_call_did_it(
     assert sim.audit() == []
 
 
+@pytest.mark.parametrize("journal_lost", [False, True])
+def test_an_admin_is_just_before_us_and_slurm_shows_the_job_to_nobody(
+    monkeypatch: pytest.MonkeyPatch, journal_lost: bool
+) -> None:
+    """Only the answer to our call tells of it: that is noted, and told by the drain."""
+    sim = one_host(cpus=1)
+    run = play(sim, policies(hosts=("bm1",)))
+    low = sim.submit("htc", 300.0)
+    run.until(lambda: running(sim, low), 60)
+    suspend = sim.slurm.suspend_job
+
+    def overtaken(job_id: str) -> bool:
+        monkeypatch.undo()
+        sim.admin_suspend(job_id)
+        unseen = sim.faults.misread(Odd.NO_JOBS, times=-1, everywhere=True)
+        sim.at(sim.now_s + 2.0, unseen.end)
+        return suspend(job_id)
+
+    monkeypatch.setattr(sim.slurm, "suspend_job", overtaken)
+    high = sim.submit("batch", 60.0, required_nodes=("bm1",))
+    run.until(lambda: len(phases(run, Phase.PARKED)) == 1, 30)
+    if journal_lost:
+        run.run(3.0)
+        run.kill()
+        run = Rehearsal(sim, run.policies, MemoryJournal())
+    run.until(lambda: ended(sim, high), 100)
+    run.until(lambda: len(phases(run, Phase.READY)) == 1, 60)
+    run.run(60.0)
+    assert resumes(run) == {}
+    sim.admin_resume(low)
+    run.until(lambda: ended(sim, low), 900)
+    assert sim.job(low).restarts == 0
+    assert sim.audit() == []
+
+
 def test_the_other_node_is_closed_also_while_slurm_does_not_show_it() -> None:
     """A reading lacks all nodes in the moment in which one of two is pushed aside."""
     sim, run, low = wide()

@@ -139,7 +139,7 @@ def test_a_kick_that_an_admin_overtook_leaves_the_job_to_them() -> None:
             world.apply(ch.OperationStarted(key, BACK_S + 4.2, ""))
             world.apply(ch.OperationDone(key, BACK_S + 4.2, "no answer"))
         world.apply(ch.OperationStarted(key, BACK_S + 4.3, ""))
-        world.apply(ch.AlreadySuspended(key, "7"))
+        world.apply(ch.AlreadySuspended("vn1", 1, key, "7"))
         world.apply(ch.JobSeen(replace(world.jobs["7"], state=JobState.SUSPENDED), BACK_S + 4.3))
         world.apply(ch.OperationDone(key, BACK_S + 4.3, ""))
         assert wanted(world, 4.4) == ([] if tries == 1 else [ResumeJob])

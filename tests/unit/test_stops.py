@@ -24,6 +24,7 @@ from backfill.core.model.sentences import why
 from backfill.core.policies.ladder import Ladder, Rung, RungRule
 from backfill.core.policy import PolicySet, Priorities, Template
 from backfill.core.reconcile.planner import plan
+from backfill.core.room import room
 from backfill.core.world import World
 
 NOW_S = 1_000_000.0
@@ -174,6 +175,18 @@ def test_room_is_not_free_while_an_instance_arrives_by_a_call_that_nobody_rememb
     world.apply(ch.InstanceGone("bm2", "vn1", NOW_S + 61))
     (answer,) = [a for a in plan(world, POLICIES).actions if isinstance(a, AnswerClaim)]
     assert answer.ok
+
+
+def test_the_room_of_a_throttled_instance_is_free_once_it_is_gone_and_not_before() -> None:
+    """A call to remove it asks Slurm first, and may spare it: then it works at full speed again."""
+    going = replace(PARKED, phase=Phase.REMOVING, held=())
+    world = world_of(going, places={"bm1": InstanceState.RUNNING})
+    instance = replace(world.instances["bm1", "vn1"], throttled=True)
+    world.apply(ch.InstanceSeen(instance, NOW_S + 61))
+    assert instance.in_use == Resources(0, 256)
+    assert room(world, "bm1", POLICIES) == Resources(2, 3744)
+    world.apply(ch.InstanceGone("bm1", "vn1", NOW_S + 62))
+    assert room(world, "bm1", POLICIES) == Resources(4, 4000)
 
 
 def test_a_node_that_no_host_takes_tells_why_of_each() -> None:

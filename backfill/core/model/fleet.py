@@ -171,10 +171,13 @@ class Instance:
     problem: str = ""
 
     @property
+    def runs(self) -> bool:
+        """Return True if its CPUs may be at work, however slowly."""
+        return self.state in (InstanceState.RUNNING, InstanceState.BUILDING) or self._may_run
+
+    @property
     def occupies_cpu(self) -> bool:
-        return not self.throttled and (
-            self.state in (InstanceState.RUNNING, InstanceState.BUILDING) or self._may_run
-        )
+        return self.runs and not self.throttled
 
     @property
     def occupies_memory(self) -> bool:

@@ -358,6 +358,11 @@ def without(node: ManagedNode, jobs: Collection[str]) -> ManagedNode:
     return replace(node, held=tuple(one for one in node.held if one.id not in jobs))
 
 
+def left_to_others(node: ManagedNode, job_id: str) -> ManagedNode:
+    """Return the record after our call found the job suspended: to let it go on is not ours."""
+    return replace(node, held=tuple(replace(h, ours=h.ours and h.id != job_id) for h in node.held))
+
+
 def unwoken(node: ManagedNode) -> NodeProof:
     """Its proof when it is to be woken once more."""
     return replace(node.proof, woken_s=None)

@@ -89,8 +89,10 @@ class OperationStarted:
 
 @dataclass(frozen=True, slots=True)
 class AlreadySuspended:
-    """A call of ours, by its key, was to suspend a job that had been suspended before."""
+    """A call of ours, by its key, was to suspend a job on a node that had been suspended before."""
 
+    name: str
+    generation: int
     key: str
     job_id: str
 

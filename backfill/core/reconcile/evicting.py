@@ -341,11 +341,13 @@ def _suspend_in_slurm(builder: PlanBuilder, node: ManagedNode, seen: Node) -> No
     put_off = node.retry.not_before_s is not None and builder.now_s < node.retry.not_before_s
     tell(builder, node, (h.id for h in held if h.ours), _PUT_OFF if put_off else PAUSED)
     tell_stopped(builder, node, held)
+    held = tuple(h for h in held if h.id in kept)
+    mark_anew(builder, node, seen, held)  # our own call may have found one suspended by others
     builder.become(
         node,
         Phase.PARKED,
         node.reason,
-        held=tuple(h for h in held if h.id in kept),
+        held=held,
         check=JobCheck(float(builder.now_s), kicked=node.check.kicked if node.check else ()),
         stop=replace(node.stopping, doomed=False),
         evictions=node.evictions + (node.order is None and not put_off),

@@ -103,7 +103,8 @@ def _suspend(outside: Outside, action: act.SuspendJob | act.KickJob) -> list[ch.
     """Suspend it, and let it go on at once for a kick; what was suspended before is left as it is."""
     manager = outside.manager
     if not manager.suspend_job(action.job_id):
-        return [ch.AlreadySuspended(action.key, action.job_id), *read_job(outside, action.job_id)]
+        found = ch.AlreadySuspended(action.subject, action.generation, action.key, action.job_id)
+        return [found, *read_job(outside, action.job_id)]
     if isinstance(action, act.SuspendJob):
         return read_job(outside, action.job_id)
     # Both orders travel by themselves; reading in between lets the first one go ahead.
