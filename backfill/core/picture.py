@@ -10,9 +10,11 @@ from backfill.core.model.fleet import Fleet, Host, Instance
 from backfill.core.model.job_machines import JobMachines
 from backfill.core.model.lifecycle import HeldJob, ManagedNode
 from backfill.core.model.operations import HostAllocation, Operation, Source, UncertainOutcome
-from backfill.core.model.pilots import PoolPicture, slot_of
+from backfill.core.model.pilots import PilotIndex
 from backfill.core.model.quantities import WriteRate
 from backfill.core.model.readiness import Streak
+from backfill.core.model.refusals import Code, Reason, Words, because
+from backfill.core.policies.limits import Limits
 from backfill.core.tables import Bag, CallIndex, ClaimIndex, FleetIndex, ReadyIndex, Table, UndoLog
 
 _TOMBSTONE_S = 120.0
@@ -141,30 +143,6 @@ def named(job: Job, name: str) -> bool:
 def _asks(job: Job) -> bool:
     """Return True if it brings a word for machines of its own, whether that can be read or not."""
     return job.machines is not None or job.machines_fault is not None
-
-
-class PilotIndex:
-    """Pilots that are sent on demand, and what their pool has said. Only the world changes it."""
-
-    def __init__(self) -> None:
-        self.pool = PoolPicture()
-        self.told: dict[str, tuple[int, float]] = {}  # job -> restarts, and when its room goes
-        self._jobs: dict[str, Job] = {}  # those that say to be ours, ended ones as well
-
-    def of(self, user: str) -> list[Job]:
-        """Return the user's pilots that Slurm shows, in order of their slots and numbers."""
-        found = [job for job in self._jobs.values() if job.user == user]
-        return sorted(found, key=lambda job: (slot_of(job.name, job.comment) or 0, job.raw_id))
-
-    def put(self, job: Job) -> None:
-        """Take in a new or changed job, if it is a pilot."""
-        if slot_of(job.name, job.comment) is not None:
-            self._jobs[job.id] = job
-
-    def drop(self, job_id: str) -> None:
-        """Forget a job."""
-        self._jobs.pop(job_id, None)
-        self.told.pop(job_id, None)
 
 
 class Picture:
@@ -329,11 +307,6 @@ class Picture:
         slurm = self.sources.get("slurm")
         return max(self._node_read.get(name, 0.0), slurm.seen_s if slurm else 0.0)
 
-    def operations_of(self, name: str) -> list[Operation]:
-        """Return operations of one node, in flight or failed, oldest first."""
-        found = [self.operations[key] for key in self.calls.of(name)]
-        return sorted(found, key=lambda operation: (operation.since_s, operation.key))
-
     @property
     def clock_s(self) -> float:
         """Return what the machine's clock says now."""
@@ -358,3 +331,23 @@ class Picture:
         if known is None or known.seen_s == 0.0:
             return False
         return self.now_s - known.seen_s <= stale_after_s
+
+
+def stale(world: Picture, source: str, limits: Limits) -> Reason | None:
+    """Return why our picture of `source` may not be acted upon, if it may not."""
+    if world.fresh(source, limits.stale_after_s):
+        return None
+    seen = world.sources.get(source)
+    if seen is None or seen.seen_s == 0.0:
+        problem = seen.problem if seen is not None else ""
+        return because(Code.NEVER_READ, source=source, said=Words(problem))
+    return because(Code.STALE, source=source, age_s=world.now_s - seen.seen_s, said=Words(seen.problem))
+
+
+def barred(world: Picture) -> Reason | None:
+    """Return why we may do no more than give hosts back, if that is so."""
+    if not world.barred:
+        return None
+    problems = sorted(world.barred.items())
+    said = "; ".join(said if said.startswith(f"{by}: ") else f"{by}: {said}" for by, said in problems)
+    return because(Code.BARRED, by=tuple(sorted(world.barred)), said=Words(said))

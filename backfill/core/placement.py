@@ -11,12 +11,13 @@ from backfill.core.model.cluster import Node, NodeBase, end_s
 from backfill.core.model.lifecycle import ABSENT, ManagedNode, Phase
 from backfill.core.model.quantities import Resources
 from backfill.core.model.refusals import Code, Reason, Words, because, limit
+from backfill.core.picture import stale
 from backfill.core.policies.limits import Limits
 from backfill.core.policies.spread import Order
 from backfill.core.policy import PolicySet
 from backfill.core.queue import Touched
 from backfill.core.room import host_full, numa_full, room
-from backfill.core.world import World, stale
+from backfill.core.world import World
 
 # PLANNED is among them only where it is not known for when.
 _SHUT_FLAGS = frozenset({"MAINT", "RESERVED", "REBOOT_REQUESTED", "POWERED_DOWN", "FAIL"})
@@ -266,13 +267,10 @@ class Rooms:
             if new is not None:
                 insort(every, new)
 
-    def begin(self, now_s: float) -> None:
-        """Begin a plan: what is changed now is tentative, and time alone may make a difference."""
-        self.hosts.begin()
-        if now_s >= self.until_s:
-            self._find_due(now_s)
-
-    def _find_due(self, now_s: float) -> None:
+    def find_due(self, now_s: float) -> None:
+        """Look again at hosts of which time alone may have made a difference."""
+        if now_s < self.until_s:
+            return
         every = [look for looks in self._looks.values() for look in looks.items()]
         self.hosts.touched.update(host for host, (_, until_s) in every if now_s >= until_s)
         self.until_s = min((until_s for _, (_, until_s) in every if until_s > now_s), default=inf)

@@ -291,8 +291,13 @@ class WorkQueue:
             return bool(waiting)
         return any(entity.kind <= head.kind for entity in waiting)
 
-    def wake(self, now_s: float) -> None:
-        """Mark whatever wanted to be looked at by now."""
+    def begin(self, now_s: float) -> None:
+        """Mark whatever wanted to be looked at by now. What is changed from here on is tentative."""
+        if self.rooms is not None:
+            self.rooms.hosts.begin()
+            self.rooms.find_due(now_s)
+        if self.free_names is not None:
+            self.free_names.names.begin()
         self.happened(Topic.TIME)
         while self._wakes and self._wakes[0][0] <= now_s:
             at_s, entity = heappop(self._wakes)

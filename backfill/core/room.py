@@ -99,7 +99,7 @@ def _still_there(world: World, host: str, node: ManagedNode, shape: Resources) -
     instance = world.instances.get((host, node.name))
     if instance is not None:
         return _there(instance, shape)
-    coming = any(o.running and o.host == host for o in world.operations_of(node.name))
+    coming = any(o.running and o.host == host for o in world.calls.all_of(node.name))
     unread = node.phase is Phase.REMOVING and host in node.hosts and unread_since(world, host, node)
     return shape if coming or unread else NOTHING
 

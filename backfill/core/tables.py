@@ -473,6 +473,11 @@ class CallIndex:
         """Return keys of a node's operations, in flight or failed, in no order."""
         return self._of.get(name, ())
 
+    def all_of(self, name: str) -> list[Operation]:
+        """Return a node's operations, in flight or failed, oldest first."""
+        found = [self.operations[key] for key in self.of(name)]
+        return sorted(found, key=lambda operation: (operation.since_s, operation.key))
+
     def busy(self, name: str) -> bool:
         """Return True if an operation of the node is in flight."""
         return any(self.operations[key].running for key in self.of(name))

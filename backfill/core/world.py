@@ -33,9 +33,7 @@ from backfill.core.model.measures import Habits, RunTimes
 from backfill.core.model.operations import HostAllocation, Source, UncertainOutcome
 from backfill.core.model.quantities import WriteRate
 from backfill.core.model.readiness import IMAGE, Streak
-from backfill.core.model.refusals import Code, Reason, Words, because
 from backfill.core.picture import Picture
-from backfill.core.policies.limits import Limits
 from backfill.core.queue import LIVENESS, SUPPLY, Topic, WorkQueue
 
 
@@ -532,23 +530,3 @@ _TAKES: dict[type, Callable[[World, Any], None]] = {
     ch.PoolRead: World._pool_read,
     ch.PilotTold: World._pilot_told,
 }
-
-
-def stale(world: World, source: str, limits: Limits) -> Reason | None:
-    """Return why our picture of `source` may not be acted upon, if it may not."""
-    if world.fresh(source, limits.stale_after_s):
-        return None
-    seen = world.sources.get(source)
-    if seen is None or seen.seen_s == 0.0:
-        problem = seen.problem if seen is not None else ""
-        return because(Code.NEVER_READ, source=source, said=Words(problem))
-    return because(Code.STALE, source=source, age_s=world.now_s - seen.seen_s, said=Words(seen.problem))
-
-
-def barred(world: World) -> Reason | None:
-    """Return why we may do no more than give hosts back, if that is so."""
-    if not world.barred:
-        return None
-    problems = sorted(world.barred.items())
-    said = "; ".join(said if said.startswith(f"{by}: ") else f"{by}: {said}" for by, said in problems)
-    return because(Code.BARRED, by=tuple(sorted(world.barred)), said=Words(said))

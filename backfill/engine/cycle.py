@@ -21,7 +21,6 @@ from backfill.core.model.plan import (
     SetFleet,
     SetMachines,
     SetNode,
-    effect_of,
 )
 from backfill.core.model.records import REMEMBERED, encode_briefly
 from backfill.core.model.refusals import Goal, Refusal
@@ -124,7 +123,7 @@ class Cycle:
         """Note what is decided, and how the world looks by that."""
         for step in steps:
             self._tell(step)
-            self._apply(effect_of(step, self.world.now_s))
+            self._apply(step.effect(self.world.now_s))
         self.world.queue.carried_out()
 
     def bar(self, by: str, problem: str) -> None:

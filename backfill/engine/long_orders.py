@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, TypeVar
 
-from backfill.core.world import barred, stale
+from backfill.core.picture import barred, stale
 from backfill.engine.checkpoint_desk import CheckpointDesk
 from backfill.engine.checkpoint_order import CommandError
 from backfill.engine.errands import Body, Errands, Note, Player, Work

@@ -17,9 +17,10 @@ from backfill.core.model.records import encode
 from backfill.core.model.refusals import Refusal
 from backfill.core.model.sentences import goal, line, why
 from backfill.core.model.sentences import sentence as told
+from backfill.core.picture import barred, stale
 from backfill.core.policies.access import Role
 from backfill.core.reconcile.planner import plan
-from backfill.core.world import World, barred, stale
+from backfill.core.world import World
 from backfill.engine.checkpoint_desk import UnknownNameError
 from backfill.engine.checkpoint_order import CommandError
 from backfill.engine.commands import Body, Commands

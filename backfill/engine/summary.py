@@ -7,7 +7,8 @@ from collections import Counter
 from backfill.core.model.plan import Plan
 from backfill.core.model.quantities import counted
 from backfill.core.model.sentences import sentence, why
-from backfill.core.world import World, barred
+from backfill.core.picture import barred
+from backfill.core.world import World
 
 _MOST_NAMED = 6
 

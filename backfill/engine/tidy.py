@@ -8,8 +8,9 @@ from collections.abc import Iterable
 from backfill.core.expiry import WINDOWS_S, Expiry, by_id, needless
 from backfill.core.model.cluster import Job
 from backfill.core.model.fleet import Checkpoint
+from backfill.core.picture import barred, stale
 from backfill.core.policy import PolicySet
-from backfill.core.world import World, barred, stale
+from backfill.core.world import World
 from backfill.engine.looking import Outside
 from backfill.ports.capabilities import CheckpointKeeper
 from backfill.ports.errors import DriverError

@@ -13,11 +13,10 @@ from queue import SimpleQueue
 from typing import assert_never
 
 from backfill.core.model import actions as act
-from backfill.engine.execute.dispatch import perform
+from backfill.engine.execute.dispatch import attempt
 from backfill.engine.looking import Outside, observe_cluster, observe_host, observe_nodes, observe_pool
 from backfill.engine.messages import (
     AddressNews,
-    CallResult,
     ClusterPicture,
     HostPicture,
     Message,
@@ -25,7 +24,6 @@ from backfill.engine.messages import (
     PoolNews,
     ReadFailed,
 )
-from backfill.engine.narrate import sentence
 from backfill.ports.errors import DriverError, unreadable
 from backfill.ports.workload import Looker, Partitioner
 
@@ -275,20 +273,3 @@ class Workers:
 
     def _perform(self, action: act.DriverAction) -> None:
         self._inbox.put(attempt(self._outside, action, time.monotonic))
-
-
-def attempt(outside: Outside, action: act.DriverAction, monotonic: Callable[[], float]) -> CallResult:
-    """Perform one action and turn every way in which it can end into a Result."""
-    began_s = monotonic()
-    try:
-        changes = perform(outside, action)
-    except DriverError as error:
-        return CallResult(action, (), str(error), error.retry, monotonic() - began_s)
-    except OSError as error:
-        problem = str(unreadable(action.subject or "the call", error))
-        _LOG.warning("%s failed: %s", sentence(action), problem)
-        return CallResult(action, (), problem, True, monotonic() - began_s)
-    except Exception as error:  # noqa: BLE001 - a defect in a driver must not lose the operation
-        _LOG.exception("%s failed in an unforeseen way", sentence(action))
-        return CallResult(action, (), f"defect in the driver: {error!r}", True, monotonic() - began_s)
-    return CallResult(action, tuple(changes), elapsed_s=monotonic() - began_s)

@@ -23,8 +23,8 @@ from backfill.core.model.cluster import Job, JobState
 from backfill.drivers.simulated.hypervisor.provider import SimulatedProvider
 from backfill.drivers.store.memory import MemoryJournal
 from backfill.engine.cycle import Cycle
+from backfill.engine.execute.dispatch import attempt
 from backfill.engine.looking import Outside
-from backfill.engine.workers import attempt
 from tests.simulation.policy_cluster import cluster, play, policies, running
 
 PACKAGE = Path(backfill.__file__).parent
@@ -88,10 +88,11 @@ def walk() -> Way:
 
     cycle = Cycle(run.world, run.policies, MemoryJournal(), begin, lambda _: None)
     cycle.decide()
+    seen = JobSeen(high, sim.now_s)
     SimulatedProvider.pause = paused  # type: ignore[method-assign, assignment]
     try:
         way.begin()
-        cycle.take([JobSeen(high, sim.now_s)])
+        cycle.take([seen])
         cycle.decide()
     finally:
         SimulatedProvider.pause = pause  # type: ignore[method-assign]

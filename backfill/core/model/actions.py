@@ -13,6 +13,7 @@ from typing import ClassVar
 from backfill.core.model.devices import Sharing, Wanted
 from backfill.core.model.fleet import Checkpoint, Flavour, InstanceSpec
 from backfill.core.model.lifecycle import Cause, HeldJob
+from backfill.core.model.operations import OperationStarted
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,6 +55,10 @@ class Head:
         """Identity of an operation: kind, subject, generation, and what else tells it apart."""
         more = self.extra and f":{self.extra}"
         return f"{type(self).__name__}:{self.subject}:{self.generation}{more}"
+
+    def effect(self, now_s: float) -> OperationStarted:
+        """Return what it changes in the world at the moment it is decided."""
+        return OperationStarted(self.key, now_s, self.lands_on)
 
 
 # --- nodes in Slurm ----------------------------------------------------------------------------
@@ -564,37 +569,17 @@ class TellPilot(HostHead):
 
 
 NodeAction = CreateNode | DeleteNode | DrainNode | UndrainNode | SetAddress | DownNode
-
-
 JobAction = SuspendJob | ResumeJob | LimitJob | RequeueJob | CancelJob | KickJob | WarnJob | TellJob
-
-
 OwnMachinesAction = HoldJob | PinJob | UnpinJob | ReleaseJob | NameMachines | EndInside | RevokeJob
-
-
 SlurmAction = NodeAction | JobAction | OwnMachinesAction
-
-
 InstanceAction = (
     CreateInstance | DeleteInstance | SuspendInstance | RestoreInstance | MigrateInstance | CancelMove
 )
-
-
 GuestAction = PauseInstance | ThrottleInstance | ThawInstance | WakeInstance | ProbeJobs
-
-
 DeviceAction = HoldDevices | ReturnDevices | UnplugDevices | PlugDevices
-
-
 CheckpointAction = KeepCheckpoint | PutBackCheckpoint
-
-
 ParentAction = MakeParent | CancelParents
-
-
 PilotAction = SubmitPilot | WithdrawPilot | TellPilot
-
-
 DriverAction = (
     SlurmAction | InstanceAction | GuestAction | DeviceAction | CheckpointAction | ParentAction | PilotAction
 )

@@ -23,6 +23,10 @@ class InstanceState(StrEnum):
     UNKNOWN = "unknown"  # its provider could not tell: `Instance.problem` says why; it is kept
 
 
+# States in which it stands still with its work kept.
+STILL = frozenset({InstanceState.PAUSED, InstanceState.SUSPENDED})
+
+
 # States in which an instance takes memory of its host.
 IN_MEMORY = frozenset(
     {InstanceState.RUNNING, InstanceState.BUILDING, InstanceState.PAUSED, InstanceState.MIGRATING}

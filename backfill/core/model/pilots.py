@@ -1,8 +1,10 @@
-"""Pilots that we send ourselves: how they are told from others; and what the pool outside says."""
+"""Pilots that we send ourselves: how they are told from others, which there are, and what their pool says."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+
+from backfill.core.model.cluster import Job
 
 _MARK, _NAME = "backfill: pilot ", "backfill-pilot-"
 
@@ -36,3 +38,27 @@ def slot_of(name: str, comment: str) -> int | None:
     """Return whose slot's pilot a job with these says to be; None: of none."""
     slot = slot_of_name(name)
     return slot if slot is not None and comment == mark_of(slot) else None
+
+
+class PilotIndex:
+    """Pilots that are sent on demand, and what their pool has said. Only the world changes it."""
+
+    def __init__(self) -> None:
+        self.pool = PoolPicture()
+        self.told: dict[str, tuple[int, float]] = {}  # job -> restarts, and when its room goes
+        self._jobs: dict[str, Job] = {}  # those that say to be ours, ended ones as well
+
+    def of(self, user: str) -> list[Job]:
+        """Return the user's pilots that Slurm shows, in order of their slots and numbers."""
+        found = [job for job in self._jobs.values() if job.user == user]
+        return sorted(found, key=lambda job: (slot_of(job.name, job.comment) or 0, job.raw_id))
+
+    def put(self, job: Job) -> None:
+        """Take in a new or changed job, if it is a pilot."""
+        if slot_of(job.name, job.comment) is not None:
+            self._jobs[job.id] = job
+
+    def drop(self, job_id: str) -> None:
+        """Forget a job."""
+        self._jobs.pop(job_id, None)
+        self.told.pop(job_id, None)

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from backfill.core.model.actions import DriverAction, Head
+from backfill.core.model.actions import DriverAction
 from backfill.core.model.changes import (
-    Change,
     ClaimAnswered,
     ClaimEnded,
     FleetSet,
@@ -17,7 +16,6 @@ from backfill.core.model.changes import (
 from backfill.core.model.fleet import Fleet
 from backfill.core.model.job_machines import JobMachines
 from backfill.core.model.lifecycle import ManagedNode
-from backfill.core.model.operations import OperationStarted
 from backfill.core.model.refusals import Refusal as Refusal
 
 
@@ -33,6 +31,10 @@ class SetNode:
         """Whom it is about."""
         return self.node.name
 
+    def effect(self, now_s: float) -> NodeManaged:
+        """Return what it changes in the world at the moment it is decided."""
+        return NodeManaged(self.node)
+
 
 @dataclass(frozen=True, slots=True)
 class ForgetNode:
@@ -47,6 +49,10 @@ class ForgetNode:
         """Whom it is about."""
         return self.name
 
+    def effect(self, now_s: float) -> NodeForgotten:
+        """Return what it changes in the world at the moment it is decided."""
+        return NodeForgotten(self.name, self.generation)
+
 
 @dataclass(frozen=True, slots=True)
 class SetFleet:
@@ -60,6 +66,10 @@ class SetFleet:
         """Whom it is about."""
         return self.fleet.id
 
+    def effect(self, now_s: float) -> FleetSet:
+        """Return what it changes in the world at the moment it is decided."""
+        return FleetSet(self.fleet)
+
 
 @dataclass(frozen=True, slots=True)
 class SetMachines:
@@ -72,6 +82,10 @@ class SetMachines:
     def subject(self) -> str:
         """Whom it is about."""
         return self.machines.job
+
+    def effect(self, now_s: float) -> MachinesSet:
+        """Return what it changes in the world at the moment it is decided."""
+        return MachinesSet(self.machines)
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +101,10 @@ class AnswerClaim:
         """Whom it is about."""
         return self.job_id
 
+    def effect(self, now_s: float) -> ClaimAnswered:
+        """Return what it changes in the world at the moment it is decided."""
+        return ClaimAnswered(self.job_id, now_s)
+
 
 @dataclass(frozen=True, slots=True)
 class EndClaim:
@@ -100,6 +118,10 @@ class EndClaim:
         """Whom it is about."""
         return self.job_id
 
+    def effect(self, now_s: float) -> ClaimEnded:
+        """Return what it changes in the world at the moment it is decided."""
+        return ClaimEnded(self.job_id, now_s)
+
 
 Action = DriverAction | SetNode | ForgetNode | SetFleet | SetMachines | AnswerClaim | EndClaim
 
@@ -112,22 +134,3 @@ class Plan:
     refusals: tuple[Refusal, ...] = ()
     watch: frozenset[str] = frozenset()  # Slurm nodes whose next change is awaited eagerly
     wake_at_s: float | None = None  # when to plan again even if nothing happens
-
-
-def effect_of(action: Action, now_s: float) -> Change:
-    """Return what an action changes in the world at the moment it is decided."""
-    if isinstance(action, Head):
-        return OperationStarted(action.key, now_s, action.lands_on)
-    match action:
-        case SetNode():
-            return NodeManaged(action.node)
-        case SetFleet():
-            return FleetSet(action.fleet)
-        case SetMachines():
-            return MachinesSet(action.machines)
-        case ForgetNode():
-            return NodeForgotten(action.name, action.generation)
-        case AnswerClaim():
-            return ClaimAnswered(action.job_id, now_s)
-        case EndClaim():
-            return ClaimEnded(action.job_id, now_s)

@@ -8,7 +8,7 @@ from backfill.core.lending import own_loan, own_network
 from backfill.core.model.actions import CreateInstance, CreateNode, DrainNode, MakeParent, UndrainNode
 from backfill.core.model.cluster import OUR_REASON, NodeBase
 from backfill.core.model.fence import unknown_runs
-from backfill.core.model.fleet import CloneMethod, Instance, InstanceSpec, Tag
+from backfill.core.model.fleet import STILL, CloneMethod, Instance, InstanceSpec, Tag
 from backfill.core.model.lifecycle import ManagedNode, Phase
 from backfill.core.model.readiness import judge_registration
 from backfill.core.model.sentences import sentence
@@ -84,7 +84,7 @@ def _stops(builder: PlanBuilder, node: ManagedNode) -> bool:
 def _worked_before(builder: PlanBuilder, node: ManagedNode) -> bool:
     """Return True if it stands still with jobs of its own: the journal is from before it had any."""
     instance = builder.instance(node)
-    if builder.blind or builder.unread or instance is None or not builder.stopped(instance):
+    if builder.blind or builder.unread or instance is None or instance.state not in STILL:
         return False
     held = frozen_in(builder, instance)
     if held:
@@ -280,7 +280,7 @@ def _why_late(builder: PlanBuilder, node: ManagedNode) -> str:
     within_s = builder.policies.scale.boot_within_s
     instance = builder.instance(node)
     state = instance.state.value if instance is not None else "missing"
-    problems = [o.problem for o in builder.world.operations_of(node.name) if o.problem]
+    problems = [o.problem for o in builder.world.calls.all_of(node.name) if o.problem]
     why = f": {problems[-1]}" if problems else ""
     tells = f"; `backfill explain {node.name}` tells how its console ended" if instance else ""
     late = f"it did not register with Slurm within {within_s:.0f} s"

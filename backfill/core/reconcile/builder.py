@@ -14,10 +14,10 @@ from math import inf
 
 from backfill.core.model.actions import DriverAction, Head, SuspendInstance, TellJob
 from backfill.core.model.cluster import ENDED, OUR_REASON, JobState
-from backfill.core.model.fleet import Fleet, Instance, InstanceState
-from backfill.core.model.lifecycle import ABSENT, ON_CPU, ManagedNode, NodeStop, Phase, check_transition
+from backfill.core.model.fleet import STILL, Fleet, Instance, InstanceState
+from backfill.core.model.lifecycle import ABSENT, ON_CPU, ManagedNode, NodeStop, Phase
 from backfill.core.model.operations import Operation
-from backfill.core.model.plan import Action, ForgetNode, Plan, SetNode, effect_of
+from backfill.core.model.plan import Action, ForgetNode, Plan, SetNode
 from backfill.core.model.refusals import (
     Aside,
     Code,
@@ -29,11 +29,12 @@ from backfill.core.model.refusals import (
     call_failed,
     refusal,
 )
+from backfill.core.picture import barred, stale
 from backfill.core.policies.budgets import Of
 from backfill.core.policies.ladder import Ladder, Rung, RungRule
 from backfill.core.policy import PolicySet
 from backfill.core.queue import Entity, Kind, Result, Topic
-from backfill.core.world import World, barred, stale
+from backfill.core.world import World
 
 # So often one entity may act in one plan; more often means that its steps undo one another.
 MOST_STEPS = 100
@@ -105,7 +106,7 @@ class PlanBuilder:
         """Try on the world what this step has decided so far: from here on it looks like that."""
         while self._taken < len(self._actions):
             self._taken += 1
-            self.world.apply(effect_of(self._actions[self._taken - 1], self.now_s))
+            self.world.apply(self._actions[self._taken - 1].effect(self.now_s))
         self._keys.clear()
         self._changed.clear()
 
@@ -181,7 +182,6 @@ class PlanBuilder:
     def _become(
         self, node: ManagedNode, phase: Phase, reason: str, story: str = "", /, **fields: object
     ) -> None:
-        check_transition(node, phase)
         if self.barred and phase not in (node.phase, Phase.EVICTING):
             self.refuse(node.name, Goal.PHASE, self.barred, about=phase.value)
             return
@@ -304,10 +304,10 @@ class PlanBuilder:
         """Return True if nobody but the node may use its host's CPUs now, or its part of them."""
         return not self.unread and not self.taken_from(node)
 
-    def stopped(self, instance: Instance | None) -> bool:
-        """Return True if the instance stands still with its work kept."""
-        still = (InstanceState.PAUSED, InstanceState.SUSPENDED)
-        return instance is not None and instance.state in still
+    def stopped(self, node: ManagedNode) -> bool:
+        """Return True if the node's instance stands still with its work kept."""
+        instance = self.instance(node)
+        return instance is not None and instance.state in STILL
 
 
 def members(builder: PlanBuilder, fleet: Fleet) -> list[ManagedNode]:

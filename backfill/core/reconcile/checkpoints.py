@@ -14,7 +14,7 @@ from dataclasses import replace
 from backfill.core.lending import need_of
 from backfill.core.model.actions import KeepCheckpoint, PutBackCheckpoint
 from backfill.core.model.fence import judge
-from backfill.core.model.fleet import Checkpoint, Instance, InstanceState
+from backfill.core.model.fleet import STILL, Checkpoint, Instance, InstanceState
 from backfill.core.model.lifecycle import ABSENT, Cause, CheckpointOrder, ManagedNode, Phase, SavedRun
 from backfill.core.model.refusals import Code, Goal, because, no_host
 from backfill.core.model.sentences import sentence
@@ -24,7 +24,6 @@ from backfill.core.reconcile.admission import unplaced
 from backfill.core.reconcile.builder import PlanBuilder, Progress, kept_in_memory, suspend
 from backfill.core.reconcile.condemn import condemn, forget_lost, lost_with, work_on
 
-_STILL = (InstanceState.PAUSED, InstanceState.SUSPENDED)
 # Once a fellow has been replaced it is tried so often before the job is given up here.
 _TRIES = 5
 # Of what is left of a job's patience a checkpoint may use so much: the way back takes its time, too.
@@ -144,7 +143,7 @@ def _window_s(builder: PlanBuilder, node: ManagedNode) -> float:
 
 def _stands_still(builder: PlanBuilder, node: ManagedNode) -> bool:
     instance = builder.instance(node)
-    still = instance is not None and instance.state in _STILL
+    still = instance is not None and instance.state in STILL
     return still and node.phase is Phase.PARKED
 
 

@@ -242,13 +242,16 @@ def broken(builder: PlanBuilder, node: ManagedNode, instance: Instance | None) -
     While a call about it is in flight it may look like anything, and on a host that cannot be
     reached nothing is known.
     """
-    if builder.world.busy(node.name) or not builder.world.hosts[node.host].reachable:
-        return None
     if instance is None:
-        return because(Code.INSTANCE_GONE, host=node.host)
-    if instance.state in (InstanceState.OFF, InstanceState.CRASHED):
-        return because(Code.INSTANCE_OFF, host=node.host, state=instance.state.value)
-    return because(Code.INSTANCE_RESTARTED) if instance.restarted else None
+        how = because(Code.INSTANCE_GONE, host=node.host)
+    elif instance.state in (InstanceState.OFF, InstanceState.CRASHED):
+        how = because(Code.INSTANCE_OFF, host=node.host, state=instance.state.value)
+    elif instance.restarted:
+        how = because(Code.INSTANCE_RESTARTED)
+    else:
+        return None
+    known = not builder.world.busy(node.name) and builder.world.hosts[node.host].reachable
+    return how if known else None
 
 
 def elsewhere(builder: PlanBuilder, node: ManagedNode) -> Instance | None:

@@ -9,7 +9,7 @@ from math import inf
 from backfill.core.lending import need_of
 from backfill.core.model.cluster import Job, JobState
 from backfill.core.model.fence import judge
-from backfill.core.model.fleet import Instance, InstanceState
+from backfill.core.model.fleet import InstanceState
 from backfill.core.model.lifecycle import EvictionCause, HeldJob, ManagedNode, NodeStop, Phase, interrupted
 from backfill.core.model.refusals import Code, Reason, because
 from backfill.core.model.sentences import sentence
@@ -206,7 +206,7 @@ def waits_after_all(builder: PlanBuilder, node: ManagedNode) -> bool:
 
 
 # So long an instance is only held back until Slurm has shown who got its host.
-_WORD_S = 1.0
+WORD_S = 1.0
 
 
 def holds(builder: PlanBuilder, node: ManagedNode) -> bool:
@@ -218,7 +218,7 @@ def holds(builder: PlanBuilder, node: ManagedNode) -> bool:
     workload = builder.policies.workloads.named(stop.workload)
     if workload is None or workload.terms.stand_still_s is None or node.order is not None:
         return False
-    limit_s = stop.since_s + _WORD_S
+    limit_s = stop.since_s + WORD_S
     known = builder.world.hosts[node.host].node
     waits = known is not None and builder.now_s < limit_s and builder.world.claims_on(node.host)
     if not waits or stop.rung != stop.first or stay_on(builder.world, node.host):
@@ -229,12 +229,6 @@ def holds(builder: PlanBuilder, node: ManagedNode) -> bool:
     if instance is not None and instance.throttled:
         return True
     return hold_back(builder, node) in (Progress.BEGUN, Progress.RUNNING)
-
-
-def held_back_s(stop: NodeStop, rule: RungRule, instance: Instance) -> float:
-    """For how long it may have been held back before its first rung was asked for."""
-    waited = instance.throttled and stop.rung == stop.first and rule.rung is not Rung.THROTTLE
-    return _WORD_S if waited else 0.0
 
 
 def _long_stay(
@@ -437,7 +431,7 @@ def begin_eviction(
     if course.why is not None:
         reason = f"{reason}; {sentence(course.why)}"
     stop = _stop(builder, course, cause, doomed=doomed or node.doomed)
-    stopped = builder.stopped(builder.instance(node))
+    stopped = builder.stopped(node)
     fields = interrupted(node) if node.phase is Phase.RETURNING and not stopped else {}
     if stopped and node.stop is None:
         fields = {"held": (*node.held, *unrecorded(builder, node))}

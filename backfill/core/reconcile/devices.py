@@ -42,7 +42,7 @@ def see_to_devices(builder: PlanBuilder, node: ManagedNode, instance: Instance) 
             continue
         if holder == job.id:
             # What is being given is held before it is plugged.
-            if not any(o.running and o.key.startswith(_HOLD) for o in builder.world.operations_of(node.name)):
+            if not any(o.running and o.key.startswith(_HOLD) for o in builder.world.calls.all_of(node.name)):
                 _plug(builder, node, job.id)
             return
         if holder:
@@ -146,7 +146,7 @@ def lacking(builder: PlanBuilder, name: str, claim: HostAllocation) -> Reason | 
 
 
 def _said(world: World, name: str) -> Words:
-    problems = [o.problem for o in world.operations_of(name) if o.key.startswith(_CALLS)]
+    problems = [o.problem for o in world.calls.all_of(name) if o.key.startswith(_CALLS)]
     return Words(problems[-1] if problems else "")
 
 

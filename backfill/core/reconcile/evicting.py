@@ -11,13 +11,13 @@ from backfill.core.lending import need_of
 from backfill.core.model.actions import CancelMove, MigrateInstance, PauseInstance, ThrottleInstance, WarnJob
 from backfill.core.model.cluster import Job, JobState, Node
 from backfill.core.model.fence import judge
-from backfill.core.model.fleet import Instance, InstanceState
+from backfill.core.model.fleet import STILL, Instance, InstanceState
 from backfill.core.model.lifecycle import Cause, JobCheck, ManagedNode, NodeStop, Phase, unwoken
 from backfill.core.model.operations import Operation
 from backfill.core.model.refusals import Code, Goal, Reason, Words, because
 from backfill.core.model.sentences import sentence
 from backfill.core.placement import closed, find_host
-from backfill.core.policies.ladder import Rung
+from backfill.core.policies.ladder import Rung, RungRule
 from backfill.core.policies.workloads import WarnBy, Workload
 from backfill.core.queue import Topic
 from backfill.core.reconcile.admission import unplaced
@@ -25,9 +25,9 @@ from backfill.core.reconcile.builder import PlanBuilder, Progress, ladder_of, su
 from backfill.core.reconcile.checkpoints import lost_order, order_back, place_elsewhere
 from backfill.core.reconcile.condemn import clear, condemn, forgotten, lost, over, permit, stale, work_on
 from backfill.core.reconcile.course import (
+    WORD_S,
     change_course,
     climb,
-    held_back_s,
     holds,
     next_rung,
     of_workload,
@@ -63,7 +63,7 @@ def step_evicting(builder: PlanBuilder, node: ManagedNode) -> None:
         return
     if lost(builder, node, instance) or (not builder.blind and went_on_before(builder, node, instance)):
         return
-    if not builder.stopped(instance):
+    if instance.state not in STILL:
         if instance.throttled and builder.rule(node).rung is Rung.THROTTLE and node.order is None:
             held_back(builder, node)
             return
@@ -155,7 +155,7 @@ def _without_instance(builder: PlanBuilder, node: ManagedNode) -> None:
 def _take_rung(builder: PlanBuilder, node: ManagedNode, instance: Instance) -> None:
     """Ask for the present rung; when it fails or takes too long, take the next one."""
     rule, stop = builder.rule(node), node.stopping
-    limit_s = builder.rung_since(stop) + rule.within_s + held_back_s(stop, rule, instance)
+    limit_s = builder.rung_since(stop) + rule.within_s + _held_back_s(stop, rule, instance)
     overdue = builder.now_s >= limit_s
     builder.wake_at(limit_s)
     if builder.barred:
@@ -183,6 +183,12 @@ def _take_rung(builder: PlanBuilder, node: ManagedNode, instance: Instance) -> N
             climb(builder, node, why)
 
 
+def _held_back_s(stop: NodeStop, rule: RungRule, instance: Instance) -> float:
+    """For how long it may have been held back before its first rung was asked for."""
+    waited = instance.throttled and stop.rung == stop.first and rule.rung is not Rung.THROTTLE
+    return WORD_S if waited else 0.0
+
+
 def _waits_otherwise(builder: PlanBuilder, node: ManagedNode) -> bool:
     """Return True if it does not take its rung now, by what is known of who has its host."""
     return change_course(builder, node) or waits_after_all(builder, node) or holds(builder, node)
@@ -200,7 +206,7 @@ def _end(builder: PlanBuilder, node: ManagedNode, why: str) -> None:
 
 def _go_on_trying(builder: PlanBuilder, node: ManagedNode, limit_s: float) -> None:
     """No rung has worked: its work is not thrown away for that, and its stop is tried on and on."""
-    failed = [o.problem for o in builder.world.operations_of(node.name) if o.problem]
+    failed = [o.problem for o in builder.world.calls.all_of(node.name) if o.problem]
     rule, said = builder.rule(node), Words(failed[-1] if failed else "")
     why = because(Code.NO_RUNG_WORKED, rung=rule.rung.value, within_s=rule.within_s, said=said)
     builder.refuse(node.name, Goal.HOST_RELEASE, why)
@@ -291,7 +297,7 @@ def _migrate_away(builder: PlanBuilder, node: ManagedNode) -> None:
 def _moves_of(builder: PlanBuilder, node: ManagedNode) -> list[Operation]:
     """Its moves, in flight or failed."""
     start = f"{MigrateInstance.__name__}:{node.name}:{node.generation}:"
-    return [o for o in builder.world.operations_of(node.name) if o.key.startswith(start)]
+    return [o for o in builder.world.calls.all_of(node.name) if o.key.startswith(start)]
 
 
 def _tell_slurm(builder: PlanBuilder, node: ManagedNode) -> None:
@@ -405,7 +411,7 @@ def step_throttled(builder: PlanBuilder, node: ManagedNode) -> None:
     instance = builder.instance(node)
     if lost(builder, node, instance) or instance is None:
         return
-    if builder.stopped(instance) or not instance.throttled:
+    if instance.state in STILL or not instance.throttled:
         builder.become(node, Phase.EVICTING, f"{node.reason}; it was no longer throttled")
         return
     if _stands_too_long(builder, node):

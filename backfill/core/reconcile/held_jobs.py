@@ -17,7 +17,7 @@ from backfill.core.model.actions import (
     UndrainNode,
 )
 from backfill.core.model.cluster import NOWHERE, OUR_REASON, Job, JobState, Node
-from backfill.core.model.fleet import Instance, InstanceState
+from backfill.core.model.fleet import STILL, Instance, InstanceState
 from backfill.core.model.lifecycle import HeldJob, JobLimit, JobPatience, ManagedNode, Phase, RefusedSuspend
 from backfill.core.model.refusals import Code, Goal, Reason, because, call_failed
 from backfill.core.policies.unsuspendable import Way
@@ -63,7 +63,9 @@ def went_on_before(builder: PlanBuilder, node: ManagedNode, instance: Instance |
     the time that counted against their patience. What Slurm will not suspend goes on with its guest,
     unless that froze it.
     """
-    if node.woken_since or instance is None or instance.state is not InstanceState.RUNNING:
+    if not node.held or node.woken_since:
+        return False
+    if instance is None or instance.state is not InstanceState.RUNNING:
         return False
     jobs = builder.world.jobs_on(node.name)
     going = {(job.id, job.restarts) for job in jobs if job.state is JobState.RUNNING}
@@ -195,7 +197,7 @@ def _may_hold(builder: PlanBuilder, name: str) -> bool:
     node = builder.world.managed.get(name)
     if node is None:
         return name in builder.policies.instances.names
-    return not node.held and builder.stopped(builder.instance(node))
+    return not node.held and builder.stopped(node)
 
 
 def stood_s(builder: PlanBuilder, node: ManagedNode) -> float:
@@ -305,7 +307,7 @@ def frozen_in(builder: PlanBuilder, instance: Instance) -> tuple[HeldJob, ...]:
 
     One that is requeued later is noticed either way.
     """
-    if not builder.stopped(instance):
+    if instance.state not in STILL:
         return ()
     seen = builder.world.nodes.get(instance.name)
     marked = marked_in(seen, instance.tag.generation)
@@ -392,7 +394,7 @@ def drained(builder: PlanBuilder, node: ManagedNode, seen: Node) -> bool:
         active = [job for job in builder.world.jobs_on(node.name) if job.active]
         builder.insist(_drain(node, holding(builder, node, active)), Goal.DRAIN)
         return False
-    calls = builder.world.operations_of(node.name)
+    calls = builder.world.calls.all_of(node.name)
     return not any(call.running and call.key.startswith(_RETURN) for call in calls)
 
 

@@ -12,9 +12,10 @@ from backfill.core.model.actions import TellJob
 from backfill.core.model.cluster import OUR_REASON, Job, JobState
 from backfill.core.model.refusals import Aside, Code, Goal, Reason, Refusal, because
 from backfill.core.model.sentences import sentence
+from backfill.core.picture import stale
 from backfill.core.policy import PolicySet
 from backfill.core.reconcile.scaling import waiting_low
-from backfill.core.world import World, stale
+from backfill.core.world import World
 
 _LONGEST = 300
 

@@ -11,7 +11,7 @@ from dataclasses import replace
 from backfill.core.model.actions import DeleteInstance, DeleteNode, DownNode, PauseInstance
 from backfill.core.model.cluster import OUR_REASON, JobState, Node, NodeBase
 from backfill.core.model.fence import unknown_runs
-from backfill.core.model.fleet import Flavour, Instance, InstanceState
+from backfill.core.model.fleet import STILL, Flavour, Instance, InstanceState
 from backfill.core.model.lifecycle import OVER, Cause, ManagedNode, NodeStop, Phase
 from backfill.core.model.plan import SetNode
 from backfill.core.model.refusals import Code, Goal, Reason, Words, because
@@ -184,7 +184,7 @@ def _take_over(builder: PlanBuilder, instance: Instance, reason: str) -> None:
 
 def _phase_of(builder: PlanBuilder, instance: Instance) -> Phase:
     """Return where it has got to: without a job, and never heard by Slurm, it has still to prove itself."""
-    if builder.stopped(instance):
+    if instance.state in STILL:
         return Phase.EVICTING
     seen = builder.world.nodes.get(instance.name)
     unheard = seen is not None and seen.slurmd_start_s <= 0.0

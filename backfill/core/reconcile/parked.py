@@ -9,7 +9,7 @@ from backfill.core.lending import need_of
 from backfill.core.model.actions import MigrateInstance, RequeueJob
 from backfill.core.model.cluster import Job, JobState, Node, left_s
 from backfill.core.model.fence import Verdict, judge, unsure
-from backfill.core.model.fleet import Instance, InstanceState
+from backfill.core.model.fleet import STILL, Instance, InstanceState
 from backfill.core.model.lifecycle import Cause, HeldJob, ManagedNode, Phase, unwoken
 from backfill.core.model.refusals import Code, Goal, Reason, Words, because, call_failed, no_host
 from backfill.core.model.sentences import sentence
@@ -50,7 +50,7 @@ def step_parked(builder: PlanBuilder, node: ManagedNode) -> None:
     instance = builder.instance(node)
     if instance is None and awaits_state(node):
         _await_state(builder, node)
-    elif instance is None or not builder.stopped(instance):
+    elif instance is None or instance.state not in STILL:
         _not_stopped(builder, node, instance)
     else:
         _stands_still(builder, node, instance)
@@ -497,7 +497,7 @@ def _back_phase(builder: PlanBuilder, node: ManagedNode) -> Phase:
 
 def _aside(builder: PlanBuilder, node: ManagedNode, instance: Instance | None) -> bool:
     """Return True if it stands still and Slurm was told of it; a pause may come after its move began."""
-    return builder.stopped(instance) and bool(node.held)
+    return instance is not None and instance.state in STILL and bool(node.held)
 
 
 def _key(builder: PlanBuilder, action: MigrateInstance) -> str:

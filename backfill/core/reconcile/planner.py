@@ -108,10 +108,9 @@ def _plan(builder: PlanBuilder, *, keep: bool = False) -> Plan:
     world, queue, policies = builder.world, builder.world.queue, builder.policies
     if policies is not queue.policies or builder.blind or queue.blind:
         queue.begin_anew(policies, blind=bool(builder.blind), cloning=makes_parents(policies))
-    rooms, names = rooms_of(world, policies), names_of(world, policies)
-    queue.wake(world.now_s)
-    rooms.begin(world.now_s)
-    names.names.begin()
+    rooms_of(world, policies)  # there are such, and they go by these policies
+    names_of(world, policies)
+    queue.begin(world.now_s)
     _note_stale(world, policies)
     most = MOST_STEPS + len(policies.instances.names)
     with world.undo.tentatively():

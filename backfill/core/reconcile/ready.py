@@ -17,6 +17,7 @@ from backfill.core.model.actions import (
     WakeInstance,
 )
 from backfill.core.model.cluster import OUR_REASON, Job, JobState, Node, end_s
+from backfill.core.model.fleet import STILL
 from backfill.core.model.lifecycle import (
     Cause,
     CheckpointOrder,
@@ -81,7 +82,7 @@ def step_ready(builder: PlanBuilder, node: ManagedNode) -> None:
     instance = builder.instance(node)
     if lost(builder, node, instance):
         return
-    if builder.stopped(instance):
+    if instance is not None and instance.state in STILL:
         _found_stopped(builder, node)
         return
     if instance is None or give_cpus(builder, node, instance):  # a crash may have left it throttled

@@ -6,7 +6,7 @@ Among the reasons is room in somebody else's cloud that is wanted back: by its q
 from __future__ import annotations
 
 from backfill.core.model.fence import judge
-from backfill.core.model.fleet import InstanceState
+from backfill.core.model.fleet import STILL, InstanceState
 from backfill.core.model.lifecycle import Cause, ManagedNode, Phase
 from backfill.core.model.quantities import Resources
 from backfill.core.model.refusals import Code, Reason, because
@@ -82,7 +82,7 @@ def _times(amount: int, unit: int) -> int:
 
 
 # What is in such an instance can go on.
-_INTACT = (InstanceState.RUNNING, InstanceState.PAUSED, InstanceState.SUSPENDED)
+_INTACT = STILL | {InstanceState.RUNNING}
 
 
 def reason_over(builder: PlanBuilder, node: ManagedNode) -> Reason | None:

@@ -171,7 +171,7 @@ def _instance_left(builder: PlanBuilder, node: ManagedNode) -> bool:
     if places:
         return True
     # A call that may yet bring it into being has to end first.
-    return any(o.running and o.host for o in builder.world.operations_of(node.name))
+    return any(o.running and o.host for o in builder.world.calls.all_of(node.name))
 
 
 def _unsure(builder: PlanBuilder, node: ManagedNode) -> Reason | None:

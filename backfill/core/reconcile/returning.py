@@ -8,7 +8,7 @@ from dataclasses import replace
 from backfill.core.model.actions import RestoreInstance, ResumeJob, ThawInstance, UndrainNode
 from backfill.core.model.cluster import Job, JobState, Node, NodeBase
 from backfill.core.model.fence import Verdict, judge
-from backfill.core.model.fleet import InstanceState
+from backfill.core.model.fleet import STILL, InstanceState
 from backfill.core.model.lifecycle import EvictionCause, ManagedNode, Phase, Retry, back_at_work, interrupted
 from backfill.core.model.refusals import Code, Goal, because
 from backfill.core.model.sentences import sentence
@@ -69,7 +69,7 @@ def step_returning(builder: PlanBuilder, node: ManagedNode) -> None:
 
 def _verdict(builder: PlanBuilder, node: ManagedNode) -> Verdict:
     """Ask the fence; patience has a say as well until the guest has answered, and its network with it."""
-    silent = builder.stopped(builder.instance(node)) or not node.woken_since
+    silent = builder.stopped(node) or not node.woken_since
     now_s = builder.now_s if silent else None
     verdict = judge(node.name, node.held, builder.world.jobs, now_s)
     if now_s is not None:
@@ -83,12 +83,13 @@ def _by_state(builder: PlanBuilder, node: ManagedNode) -> None:
         return  # one step at a time
     if lost(builder, node, instance):
         return
-    if builder.stopped(instance) and not node.held:
+    stopped = instance is not None and instance.state in STILL
+    if stopped and not node.held:
         # A stop that was asked for earlier has come late: without knowing what stood still there
         # is no fence, so first Slurm is told, as of any instance that stands still.
         begin_eviction(builder, node)
         return
-    if builder.stopped(instance):
+    if stopped:
         _keep_closed(builder, node)
     match instance.state if instance is not None else None:
         case InstanceState.SUSPENDED:
@@ -236,7 +237,7 @@ def put_off(builder: PlanBuilder, node: ManagedNode, why: str, *, even_so: bool 
     """
     instance = builder.instance(node)
     going = instance is not None and instance.state is InstanceState.RUNNING
-    if builder.world.busy(node.name) or not (builder.stopped(instance) or going):
+    if builder.world.busy(node.name) or not (builder.stopped(node) or going):
         builder.refuse(node.name, Goal.RETURN, because(Code.UNDER_WAY).after(why))
         return False
     if going and _going_on(builder, node) and not even_so:
@@ -264,6 +265,6 @@ def _going_on(builder: PlanBuilder, node: ManagedNode) -> bool:
 
 def _why_late(builder: PlanBuilder, node: ManagedNode, late: str) -> str:
     """Return what kept it, as far as anything has failed."""
-    problems = [o.problem for o in builder.world.operations_of(node.name) if o.problem]
+    problems = [o.problem for o in builder.world.calls.all_of(node.name) if o.problem]
     failing = [sentence(not_proven(check)) for check in checks_of(builder, node) if not check.ok]
     return "; ".join([late, *(problems or failing)[-1:]])

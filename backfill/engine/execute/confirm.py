@@ -6,14 +6,13 @@ from backfill.core.model import actions as act
 from backfill.core.model import changes as ch
 from backfill.core.model.cluster import Job
 from backfill.core.model.fence import judge
-from backfill.core.model.fleet import Instance, InstanceState
+from backfill.core.model.fleet import STILL, Instance, InstanceState
 from backfill.core.model.lifecycle import Cause, HeldJob
 from backfill.core.model.refusals import Code, Reason, Words, because
 from backfill.core.model.sentences import sentence
 from backfill.engine.looking import Outside, observe_nodes, read_job
 
 _GONE = (InstanceState.OFF, InstanceState.CRASHED)
-_STILL = (InstanceState.PAUSED, InstanceState.SUSPENDED)
 # These are of no node that Slurm knows, or were told by a person.
 _NOT_SLURMS = frozenset({Cause.OLD, Cause.HOST_OFF, Cause.HALF})
 _BY_HOST = frozenset({Cause.LOST, Cause.VANISHED, Cause.REBOOTED})
@@ -67,7 +66,7 @@ def _instance(outside: Outside, action: act.DeleteInstance) -> Reason | None:
         return None if there.restarted else _intact(action.host, there)
     if action.cause in _NOT_SLURMS:
         return None
-    if action.cause is Cause.UNSTOPPED and there.state in _STILL:
+    if action.cause is Cause.UNSTOPPED and there.state in STILL:
         return because(Code.SHOWN_AS, host=action.host, state=there.state.value)
     return _work(outside, action)
 

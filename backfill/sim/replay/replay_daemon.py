@@ -13,10 +13,10 @@ from backfill.core.policy import PolicySet
 from backfill.core.world import World
 from backfill.drivers.simulated.events import SimEvent
 from backfill.engine.cycle_driver import CycleDriver
+from backfill.engine.execute.dispatch import attempt
 from backfill.engine.looking import Outside
 from backfill.engine.messages import HostPicture, NodesPicture
 from backfill.engine.watch import Watch
-from backfill.engine.workers import attempt
 from backfill.sim.replay.costs import ReplayCosts, Transfers, call_of
 from backfill.sim.replay.deeds import deed_of
 from backfill.sim.replay.quiescence import Quiescence

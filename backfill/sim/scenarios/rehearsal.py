@@ -17,12 +17,12 @@ from backfill.drivers.simulated.losses import Deed
 from backfill.drivers.simulated.world import SimulatedWorld
 from backfill.engine.cycle import Cycle
 from backfill.engine.cycle_driver import CycleDriver
+from backfill.engine.execute.dispatch import attempt
 from backfill.engine.looking import Outside, observe_cluster, observe_host, observe_nodes, observe_pool
 from backfill.engine.messages import ClusterPicture, HostPicture, NodesPicture, ReadFailed
 from backfill.engine.observe import pool_changes
 from backfill.engine.timekeeping import Timekeeper
 from backfill.engine.watch import Watch
-from backfill.engine.workers import attempt
 from backfill.ports.errors import DriverError
 from backfill.ports.storage import Journal
 from backfill.sim.replay.costs import call_of
