@@ -6,7 +6,6 @@ from bisect import bisect_left, insort
 from collections.abc import Callable, Iterator
 from math import inf, nextafter
 
-from backfill.core.lending import NOTHING_MORE, NodeNeed, forbidden, never, no_memory
 from backfill.core.model.cluster import Node, NodeBase, end_s
 from backfill.core.model.lifecycle import ABSENT, ManagedNode, Phase
 from backfill.core.model.quantities import Resources
@@ -16,7 +15,7 @@ from backfill.core.policies.limits import Limits
 from backfill.core.policies.spread import Order
 from backfill.core.policy import PolicySet
 from backfill.core.queue import Touched
-from backfill.core.room import host_full, numa_full, room
+from backfill.core.room import NOTHING_MORE, NodeNeed, forbidden, host_full, never, no_memory, numa_full, room
 from backfill.core.world import World
 
 # PLANNED is among them only where it is not known for when.

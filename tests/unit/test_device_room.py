@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from backfill.core.lending import NodeNeed, functions_of, need_of
 from backfill.core.model import changes as ch
 from backfill.core.model.cluster import Node, NodeBase
 from backfill.core.model.devices import Sharing
@@ -16,7 +15,7 @@ from backfill.core.model.sentences import sentence
 from backfill.core.placement import why_not_on
 from backfill.core.policies.devices import DeviceRule, Devices
 from backfill.core.policy import PolicySet, Priorities, Template
-from backfill.core.room import room
+from backfill.core.room import NodeNeed, functions_of, need_of, room
 from backfill.core.world import World
 
 NOW_S = 1_000_000.0

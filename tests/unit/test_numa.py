@@ -7,7 +7,6 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from backfill.core.lending import NOTHING_MORE, NodeNeed
 from backfill.core.model import changes as ch
 from backfill.core.model.fleet import Flavour, Host, Instance, InstanceState, NumaNode, Tag
 from backfill.core.model.lifecycle import ManagedNode, NodeStop, Phase
@@ -18,7 +17,7 @@ from backfill.core.placement import why_not_on
 from backfill.core.policies.limits import Limits
 from backfill.core.policies.spread import Larger, Spread
 from backfill.core.policy import PolicySet, Priorities, Template
-from backfill.core.room import crowded, numa_room, places_ever, places_now
+from backfill.core.room import NOTHING_MORE, NodeNeed, crowded, numa_room, places_ever, places_now
 from backfill.core.world import World
 
 NOW_S = 1_000_000.0

@@ -6,7 +6,6 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from backfill.core.lending import NOTHING_MORE, NodeNeed
 from backfill.core.model.cluster import Node
 from backfill.core.model.fleet import CloneMethod, Flavour
 from backfill.core.model.lifecycle import ABSENT, OVER, ManagedNode, Phase
@@ -19,6 +18,7 @@ from backfill.core.policies.limits import Limits
 from backfill.core.policy import PolicySet
 from backfill.core.queue import Topic
 from backfill.core.reconcile.builder import PlanBuilder
+from backfill.core.room import NOTHING_MORE, NodeNeed
 from backfill.core.world import World
 
 Offer = tuple[str, tuple[str, ...]]

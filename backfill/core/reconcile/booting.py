@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from backfill.core.lending import own_loan, own_network
 from backfill.core.model.actions import CreateInstance, CreateNode, DrainNode, MakeParent, UndrainNode
 from backfill.core.model.cluster import OUR_REASON, NodeBase
 from backfill.core.model.fence import unknown_runs
@@ -21,7 +20,7 @@ from backfill.core.reconcile.held_jobs import frozen_in
 from backfill.core.reconcile.own_machines import awaits_pin, waits_for_fellows
 from backfill.core.reconcile.pressure import give_cpus
 from backfill.core.reconcile.proof import not_proven, proven, read_since_woken
-from backfill.core.room import room
+from backfill.core.room import own_loan, own_network, room
 
 # A slurmd that registered so lately is there; one whose proof took longer has to be heard again.
 _JUST_HEARD_S = 30.0

@@ -11,6 +11,7 @@ from dataclasses import replace
 from enum import Enum, auto
 from functools import cached_property
 from math import inf
+from typing import TYPE_CHECKING
 
 from backfill.core.model.actions import DriverAction, Head, SuspendInstance, TellJob
 from backfill.core.model.cluster import ENDED, OUR_REASON, JobState
@@ -34,7 +35,9 @@ from backfill.core.policies.budgets import Of
 from backfill.core.policies.ladder import Ladder, Rung, RungRule
 from backfill.core.policy import PolicySet
 from backfill.core.queue import Entity, Kind, Result, Topic
-from backfill.core.world import World
+
+if TYPE_CHECKING:
+    from backfill.core.world import World
 
 # So often one entity may act in one plan; more often means that its steps undo one another.
 MOST_STEPS = 100

@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from backfill.core.lending import need_of
 from backfill.core.model.actions import KeepCheckpoint, PutBackCheckpoint
 from backfill.core.model.fence import judge
 from backfill.core.model.fleet import STILL, Checkpoint, Instance, InstanceState
@@ -23,6 +22,7 @@ from backfill.core.queue import Topic
 from backfill.core.reconcile.admission import unplaced
 from backfill.core.reconcile.builder import PlanBuilder, Progress, kept_in_memory, suspend
 from backfill.core.reconcile.condemn import condemn, forget_lost, lost_with, work_on
+from backfill.core.room import need_of
 
 # Once a fellow has been replaced it is tried so often before the job is given up here.
 _TRIES = 5

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import inf
 
-from backfill.core.lending import need_of
 from backfill.core.model.cluster import Job, JobState
 from backfill.core.model.fence import judge
 from backfill.core.model.fleet import InstanceState
@@ -20,6 +19,7 @@ from backfill.core.queue import Topic
 from backfill.core.reconcile.builder import PlanBuilder, Progress, budget_lifts_s, ladder_of, most_instances
 from backfill.core.reconcile.held_jobs import unrecorded
 from backfill.core.reconcile.pressure import capacity, hold_back, wanted_on, why_taken
+from backfill.core.room import need_of
 from backfill.core.world import World
 
 # Rungs on which the work is in the host's memory, which no work on the host itself leaves alone.

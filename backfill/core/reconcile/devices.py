@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from backfill.core.lending import no_memory, own_loan
 from backfill.core.model.actions import HoldDevices, PlugDevices, ReturnDevices, UnplugDevices
 from backfill.core.model.cluster import ENDED, Job
 from backfill.core.model.devices import DeviceLoan, Wanted
@@ -14,7 +13,7 @@ from backfill.core.model.operations import HostAllocation
 from backfill.core.model.refusals import Code, Goal, Reason, Words, because, call_failed
 from backfill.core.queue import Topic
 from backfill.core.reconcile.builder import PlanBuilder, Progress
-from backfill.core.room import room
+from backfill.core.room import no_memory, own_loan, room
 from backfill.core.world import World
 
 _HOLD = f"{HoldDevices.__name__}:"

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from backfill.core.lending import need_of
 from backfill.core.model.actions import CancelMove, MigrateInstance, PauseInstance, ThrottleInstance, WarnJob
 from backfill.core.model.cluster import Job, JobState, Node
 from backfill.core.model.fence import judge
@@ -50,6 +49,7 @@ from backfill.core.reconcile.held_limits import tell_stopped
 from backfill.core.reconcile.own_machines import kept_off
 from backfill.core.reconcile.pressure import hold_back, only_claimed, why_taken
 from backfill.core.reconcile.reasons import not_lost_yet
+from backfill.core.room import need_of
 
 _PUT_OFF = "still paused, because its node did not come back well; it is tried again by itself"
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import partial
 
-from backfill.core.lending import own_loan
 from backfill.core.model.actions import CancelParents, MakeParent
 from backfill.core.model.company import Company
 from backfill.core.model.fleet import CloneMethod, Flavour, Fleet, FleetState
@@ -40,7 +39,7 @@ from backfill.core.reconcile.orders import (
 )
 from backfill.core.reconcile.own_machines import passed_over_until_s, places_in
 from backfill.core.reconcile.pressure import why_taken
-from backfill.core.room import host_full, numa_full, places_now, room
+from backfill.core.room import host_full, numa_full, own_loan, places_now, room
 
 
 def plan_fleets(builder: PlanBuilder) -> None:

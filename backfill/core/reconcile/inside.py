@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from backfill.core.lending import NodeNeed, never, own_need
 from backfill.core.model.actions import EndInside, NameMachines, TellJob, UnpinJob
 from backfill.core.model.cluster import OUR_REASON, Job
 from backfill.core.model.fleet import Flavour, Fleet, FleetState
@@ -43,7 +42,7 @@ from backfill.core.reconcile.own_machines import (
     too_many_ever,
     too_many_now,
 )
-from backfill.core.room import places_ever
+from backfill.core.room import NodeNeed, never, own_need, places_ever
 
 NONE_THERE = "no machines on its nodes"
 

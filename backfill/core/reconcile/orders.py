@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 
-from backfill.core.lending import NodeNeed, functions_free, never, own_need, own_network
 from backfill.core.model.fleet import Fleet
 from backfill.core.model.lifecycle import ABSENT, Phase
 from backfill.core.placement import names_of
 from backfill.core.reconcile.builder import PlanBuilder, members
-from backfill.core.room import places_now
+from backfill.core.room import NodeNeed, functions_free, never, own_need, own_network, places_now
 
 
 def in_turn(builder: PlanBuilder) -> list[Fleet]:

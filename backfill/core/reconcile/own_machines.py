@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from math import inf
 
-from backfill.core.lending import never, own_need
 from backfill.core.model.cluster import Job, MachineRequest
 from backfill.core.model.company import Company
 from backfill.core.model.fleet import Flavour, Fleet, FleetState
@@ -19,7 +18,7 @@ from backfill.core.model.refusals import Code, Reason, because, limit, no_host
 from backfill.core.picture import named
 from backfill.core.policy import PolicySet
 from backfill.core.reconcile.builder import PlanBuilder, members
-from backfill.core.room import places_ever
+from backfill.core.room import never, own_need, places_ever
 from backfill.core.world import World
 
 # --- which jobs, in which order ------------------------------------------------------------------

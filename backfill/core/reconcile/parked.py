@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from backfill.core.lending import need_of
 from backfill.core.model.actions import MigrateInstance, RequeueJob
 from backfill.core.model.cluster import Job, JobState, Node, left_s
 from backfill.core.model.fence import Verdict, judge, unsure
@@ -37,7 +36,7 @@ from backfill.core.reconcile.held_jobs import (
 from backfill.core.reconcile.held_limits import keep_alive
 from backfill.core.reconcile.own_machines import kept_off
 from backfill.core.reconcile.pressure import only_claimed, stop_where_wanted
-from backfill.core.room import crowded
+from backfill.core.room import crowded, need_of
 from backfill.core.world import World
 
 

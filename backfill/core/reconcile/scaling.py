@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from backfill.core.lending import NodeNeed
 from backfill.core.model.cluster import Job
 from backfill.core.model.lifecycle import ManagedNode, NodeStop, Phase, Retry
 from backfill.core.model.plan import SetNode
@@ -24,12 +23,11 @@ from backfill.core.reconcile.admission import (
 )
 from backfill.core.reconcile.builder import PlanBuilder, budgets_change_s
 from backfill.core.reconcile.condemn import clear
-from backfill.core.reconcile.making_room import idle_for_stopped, none_left_for_new
+from backfill.core.reconcile.making_room import idle_for_own, idle_for_stopped, none_left_for_new
 from backfill.core.reconcile.own_machines import asks, first_of_all, kinds_waiting, lacks_room
-from backfill.core.reconcile.own_room import idle_for_own
 from backfill.core.reconcile.pressure import most_disruptions
 from backfill.core.reconcile.reasons import asked_back, beyond_room
-from backfill.core.room import crowded
+from backfill.core.room import NodeNeed, crowded
 from backfill.core.world import World
 
 
