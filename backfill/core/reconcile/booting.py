@@ -59,9 +59,8 @@ def step_booting(builder: PlanBuilder, node: ManagedNode) -> None:
 
 def _overdue(builder: PlanBuilder, node: ManagedNode) -> bool:
     """Return True if its boot takes too long: it has failed."""
-    limit_s = builder.since(node) + builder.policies.scale.boot_within_s
-    builder.wake_at(limit_s)
-    if builder.now_s < limit_s or waits_for_fellows(builder, node):
+    overdue = builder.overdue(node.since_s, builder.policies.scale.boot_within_s)
+    if not overdue or waits_for_fellows(builder, node):
         return False
     _fail(builder, node, _why_late(builder, node))
     return True

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from backfill.core.model.actions import DriverAction, Head, SuspendInstance, TellJob
 from backfill.core.model.cluster import ENDED, OUR_REASON, JobState
 from backfill.core.model.fleet import STILL, Fleet, Instance, InstanceState
-from backfill.core.model.lifecycle import ABSENT, ON_CPU, ManagedNode, NodeStop, Phase
+from backfill.core.model.lifecycle import ABSENT, ON_CPU, ManagedNode, Phase
 from backfill.core.model.operations import Operation
 from backfill.core.model.plan import Action, ForgetNode, Plan, SetNode
 from backfill.core.model.refusals import (
@@ -252,13 +252,14 @@ class PlanBuilder:
         wake_at_s = wake_s if wake_s < inf else None
         return Plan(tuple(self._actions), tuple(refusals.values()), frozenset(watch), wake_at_s)
 
-    def since(self, node: ManagedNode) -> float:
-        """From when a deadline of this phase counts: not while we could not see Slurm."""
-        return self.now_s if self.unread else max(node.since_s, self.world.sighted_since_s)
+    def overdue(self, since_s: float, within_s: float) -> bool:
+        """Return True if what began then takes longer than that; look again when it does.
 
-    def rung_since(self, stop: NodeStop) -> float:
-        """From when the deadline of this rung counts."""
-        return self.now_s if self.unread else max(stop.since_s, self.world.sighted_since_s)
+        It has all of that time from when we see Slurm: nobody could act before.
+        """
+        began_s = self.now_s if self.unread else max(since_s, self.world.sighted_since_s)
+        self.wake_at(began_s + within_s)
+        return self.now_s >= began_s + within_s
 
     def instance(self, node: ManagedNode) -> Instance | None:
         """Return the node's instance on the host where it should be."""

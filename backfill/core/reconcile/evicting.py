@@ -155,9 +155,7 @@ def _without_instance(builder: PlanBuilder, node: ManagedNode) -> None:
 def _take_rung(builder: PlanBuilder, node: ManagedNode, instance: Instance) -> None:
     """Ask for the present rung; when it fails or takes too long, take the next one."""
     rule, stop = builder.rule(node), node.stopping
-    limit_s = builder.rung_since(stop) + rule.within_s + _held_back_s(stop, rule, instance)
-    overdue = builder.now_s >= limit_s
-    builder.wake_at(limit_s)
+    overdue = builder.overdue(stop.since_s, rule.within_s + _held_back_s(stop, rule, instance))
     if builder.barred:
         _stop_unwritten(builder, node, rule.rung)
         return
@@ -178,7 +176,7 @@ def _take_rung(builder: PlanBuilder, node: ManagedNode, instance: Instance) -> N
     if progress is Progress.FINAL or overdue:
         why = f"{rule.rung} did not work within {rule.within_s:g} s"
         if past_the_last(builder, node):
-            _go_on_trying(builder, node, limit_s)
+            _go_on_trying(builder, node, overdue=overdue)
         else:
             climb(builder, node, why)
 
@@ -204,13 +202,13 @@ def _end(builder: PlanBuilder, node: ManagedNode, why: str) -> None:
         _stand_still(builder, node, Rung.PAUSE)  # the host is given back all the same
 
 
-def _go_on_trying(builder: PlanBuilder, node: ManagedNode, limit_s: float) -> None:
+def _go_on_trying(builder: PlanBuilder, node: ManagedNode, *, overdue: bool) -> None:
     """No rung has worked: its work is not thrown away for that, and its stop is tried on and on."""
     failed = [o.problem for o in builder.world.calls.all_of(node.name) if o.problem]
     rule, said = builder.rule(node), Words(failed[-1] if failed else "")
     why = because(Code.NO_RUNG_WORKED, rung=rule.rung.value, within_s=rule.within_s, said=said)
     builder.refuse(node.name, Goal.HOST_RELEASE, why)
-    if builder.now_s >= limit_s:
+    if overdue:
         builder.note(node, node.reason, stop=replace(node.stopping, since_s=float(builder.now_s)))
 
 

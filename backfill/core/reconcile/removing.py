@@ -85,9 +85,7 @@ def _with_jobs(builder: PlanBuilder, node: ManagedNode) -> None:
         stop = replace(node.stopping, doomed=False)
         builder.become(node, Phase.READY, reason, stop=stop, idle_since_s=None)
         return
-    limit_s = builder.since(node) + builder.policies.scale.reclaim_within_s
-    builder.wake_at(limit_s)
-    if builder.now_s < limit_s:
+    if not builder.overdue(node.since_s, builder.policies.scale.reclaim_within_s):
         return
     fixed = [j.id for j in builder.world.jobs_on(node.name) if not j.requeue]
     if fixed:

@@ -52,18 +52,17 @@ def step_returning(builder: PlanBuilder, node: ManagedNode) -> None:
         return
     if builder.blind:
         return
-    limit_s = builder.since(node) + builder.policies.comeback.within_s
-    builder.wake_at(limit_s)
+    within_s = builder.policies.comeback.within_s
+    overdue = builder.overdue(node.since_s, within_s)
     verdict = _verdict(builder, node)
     if stale(builder, node, verdict):
         return
     if verdict.overdue or (verdict.mixed and not fenced(builder, node)):
         put_off(builder, node, why_apart(builder, verdict), even_so=True)
         return
-    if builder.now_s >= limit_s:
-        within_s = builder.policies.comeback.within_s
-        if put_off(builder, node, _why_late(builder, node, f"it took longer than {within_s:.0f} s")):
-            return
+    late = f"it took longer than {within_s:.0f} s"
+    if overdue and put_off(builder, node, _why_late(builder, node, late)):
+        return
     _by_state(builder, node)
 
 
