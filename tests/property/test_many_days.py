@@ -210,6 +210,8 @@ FOUND_LATER: tuple[tuple[int, int], ...] = (
     (20261219, 8434),
     # Of a throttled instance that was to go and was spared, the CPUs had been promised to another.
     (20261230, 539),
+    # A copy of the journal was of before a stop, and the host pushed free again before Slurm was read.
+    (20261220, 4238),
 )
 
 

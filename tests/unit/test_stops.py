@@ -189,6 +189,30 @@ def test_the_room_of_a_throttled_instance_is_free_once_it_is_gone_and_not_before
     assert room(world, "bm1", POLICIES) == Resources(4, 4000)
 
 
+@pytest.mark.parametrize(
+    ("said", "since_s", "ours"),
+    [
+        ("", NOW_S + 60, True),
+        (" [1 holds 7:0*]", NOW_S + 60, False),
+        (" [2 holds 7:0*]", NOW_S + 60, True),
+        ("", NOW_S + 61, False),
+    ],
+    ids=["drained before", "whose drain names others", "of an earlier instance", "drained since"],
+)
+def test_who_suspended_a_job_on_a_node_that_was_drained_before_slurm_was_read(
+    said: str, since_s: float, ours: bool
+) -> None:
+    """An old journal knows of no stop; the host is taken again, and its instance stopped, while blind."""
+    stop = NodeStop(since_s, drained_s=since_s)
+    world = world_of(replace(PARKED, phase=Phase.EVICTING, stop=stop, held=()), job("7"))
+    seen = replace(world.nodes["vn1"], reason=f"backfill: a test{said}")
+    world.apply(ch.NodeSeen(seen, NOW_S + 62))
+    world.apply(ch.NodesRead(("vn1",), NOW_S + 62))
+    world.apply(ch.JobSeen(Job("9", 9, "batch", JobState.RUNNING, nodes=("bm1",)), NOW_S + 62))
+    parked = step(world, NOW_S + 62)
+    assert parked.held == (HeldJob("7", 0, ours=ours),)
+
+
 def test_a_node_that_no_host_takes_tells_why_of_each() -> None:
     """Of three hosts each has a reason of its own, and none is lost: one refusal names them all."""
     ladder = Ladder((RungRule(Rung.PAUSE, for_s=None), RungRule(Rung.MIGRATE)))

@@ -99,7 +99,22 @@ def _ours(builder: PlanBuilder, node: ManagedNode, job: Job) -> bool:
         # Only our own stop hides a node, and what it holds is noted before that: the journal is
         # behind. A job that nobody lets go on would be lost.
         return True
+    if _drained_before(builder, node) and not builder.world.suspended_by_others(job):
+        told = marked_in(seen, node.generation).get(job.id)
+        return told is None or told.restarts != job.restarts or told.ours
     return any(_held_by(m, job).ours for m in fellows(builder, node, job))
+
+
+def _drained_before(builder: PlanBuilder, node: ManagedNode) -> bool:
+    """Return True if its drain may be of a stop that an old journal does not know.
+
+    Its host was taken before this daemon had read Slurm. If it was open then, our own drain names
+    whom others had suspended.
+    """
+    seen, stop = builder.world.nodes.get(node.name), node.stop
+    if seen is None or stop is None or not seen.drained_by_us:
+        return False
+    return stop.since_s <= builder.world.sighted_since_s
 
 
 def taken_over(node: ManagedNode, jobs: Iterable[Job]) -> tuple[HeldJob, ...]:
