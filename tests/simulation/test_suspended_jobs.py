@@ -377,15 +377,21 @@ def test_what_slurm_refused_us_and_an_admin_did_is_theirs_also_without_a_journal
     assert sim.audit() == []
 
 
+def _one_at_work() -> tuple[SimulatedWorld, Rehearsal, str]:
+    """A low job works on the only host."""
+    sim = one_host(cpus=1)
+    run = play(sim, policies(hosts=("bm1",)))
+    low = sim.submit("htc", 300.0)
+    run.until(lambda: running(sim, low), 60)
+    return sim, run, low
+
+
 @pytest.mark.parametrize("retried", [False, True])
 def test_an_admin_who_is_just_before_our_own_call_did_it(
     monkeypatch: pytest.MonkeyPatch, retried: bool
 ) -> None:
     """Slurm has nothing left to do for our call; after a lost answer the suspend may be our own."""
-    sim = one_host(cpus=1)
-    run = play(sim, policies(hosts=("bm1",)))
-    low = sim.submit("htc", 300.0)
-    run.until(lambda: running(sim, low), 60)
+    sim, run, low = _one_at_work()
     suspend = sim.slurm.suspend_job
 
     def overtaken(job_id: str) -> bool:
@@ -414,10 +420,7 @@ def test_an_admin_is_just_before_us_and_slurm_shows_the_job_to_nobody(
     monkeypatch: pytest.MonkeyPatch, journal_lost: bool
 ) -> None:
     """Only the answer to our call tells of it: that is noted, and told by the drain."""
-    sim = one_host(cpus=1)
-    run = play(sim, policies(hosts=("bm1",)))
-    low = sim.submit("htc", 300.0)
-    run.until(lambda: running(sim, low), 60)
+    sim, run, low = _one_at_work()
     suspend = sim.slurm.suspend_job
 
     def overtaken(job_id: str) -> bool:

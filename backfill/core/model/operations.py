@@ -89,7 +89,7 @@ class OperationStarted:
 
 @dataclass(frozen=True, slots=True)
 class AlreadySuspended:
-    """A call of ours, by its key, was to suspend a job on a node that had been suspended before."""
+    """A call of ours, by its key, was to suspend a job on this node; somebody had suspended it before."""
 
     name: str
     generation: int
