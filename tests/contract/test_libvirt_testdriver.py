@@ -12,6 +12,7 @@ from xml.etree.ElementTree import fromstring
 import libvirt
 import pytest
 
+from backfill.core.model.devices import Holding, Region
 from backfill.core.model.fleet import InstanceState
 from backfill.core.model.quantities import Resources
 from backfill.drivers.libvirt.binding import bound
@@ -292,6 +293,37 @@ class SentAll(TestHypervisor):
 
     def _has_sent_all(self, domain: Any) -> bool:
         return True
+
+
+class SlowToFree(TestHypervisor):
+    """Its emulators still have the memory of a region for some questions after it has left."""
+
+    questions = 0
+
+    def _keeps_region(self, domain: Any) -> bool:
+        self.questions -= 1
+        return self.questions >= 0
+
+
+def test_a_region_has_left_only_when_its_emulator_has_freed_it(tmp_path: Path) -> None:
+    """Before, a saved memory would name it, and could never be read: it is not written."""
+    rig = TestDriverRig(tmp_path, SlowToFree)
+    host = born(rig)
+    region = Region("backfill-c1-7-hv1", 4)
+    holding = Holding("vn1", host, "7", "ann", regions=(region,), plugged=True)
+    rig.provider._pool.devices.decide("vn1", lambda _: holding)
+    hypervisor = rig.provider._pool.on(host)
+    assert isinstance(hypervisor, SlowToFree)
+    hypervisor.questions = 1
+    with pytest.raises(RefusedError, match="devices are plugged"):
+        rig.provider.suspend(host, "vn1")
+    hypervisor.questions = 3
+    rig.provider.unplug(host, "vn1")
+    assert hypervisor.questions < 0
+    assert [held.plugged for held in rig.provider.holdings()] == [False]
+    rig.provider.suspend(host, "vn1")
+    assert state(rig) is InstanceState.SUSPENDED
+    rig.end()
 
 
 @pytest.mark.parametrize("target", ["", "hv2"])

@@ -30,7 +30,7 @@ from backfill.drivers.libvirt.connection.domains import (
     weight_of,
 )
 from backfill.drivers.libvirt.connection.link import Link
-from backfill.drivers.libvirt.connection.monitor import has_sent_all, monitor_of, own_disks
+from backfill.drivers.libvirt.connection.monitor import has_sent_all, keeps_region, monitor_of, own_disks
 from backfill.drivers.libvirt.connection.utilisation import CpuMeter
 from backfill.drivers.libvirt.devices.device_xml import from_node_device
 from backfill.drivers.libvirt.guest.agent import Ask, agent_of
@@ -323,6 +323,11 @@ class Hypervisor:
             self._counted = (now_s, count)
         return count
 
+    def keeps_region(self, name: str) -> bool:
+        """Return True if its emulator has the memory of a region, which libvirt may show no longer."""
+        told: bool = self._on(name, self._keeps_region)
+        return told
+
     def shared_files(self) -> list[str]:
         """Names of all files of the host's shared memory, ours or not."""
 
@@ -467,6 +472,9 @@ class Hypervisor:
 
     def _has_sent_all(self, domain: Any) -> bool:
         return has_sent_all(monitor_of(domain))
+
+    def _keeps_region(self, domain: Any) -> bool:
+        return keeps_region(monitor_of(domain))
 
     def _undefine(self, domain: Any) -> None:
         domain.undefineFlags(_UNDEFINE)

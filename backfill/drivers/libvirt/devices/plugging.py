@@ -124,9 +124,8 @@ def unplug(pool: Pool, host: str, name: str) -> None:
 
 def _take_out(pool: Pool, host: str, name: str, holding: Holding) -> None:
     functions, regions = _there(pool, host, name, holding)
-    if not functions and not regions:
-        return
-    need_running(pool, host, name)
+    if functions or regions:
+        need_running(pool, host, name)
     for address in functions:
         pool.on(host).detach(name, hostdev_xml(address))
     for region in regions:
@@ -141,11 +140,18 @@ def _there(pool: Pool, host: str, name: str, holding: Holding) -> tuple[list[str
     return theirs, [region for region in holding.regions if region.id in regions]
 
 
+def _in_guest(pool: Pool, host: str, name: str, holding: Holding) -> bool:
+    """Return True if anything of it is in the guest, or in the memory that would be saved with it."""
+    if any(_there(pool, host, name, holding)):
+        return True
+    return bool(holding.regions) and pool.on(host).keeps_region(name)
+
+
 def _await_gone(pool: Pool, host: str, name: str, holding: Holding) -> None:
     limit_s = pool.config.limits.agent_s
     deadline_s = time.monotonic() + limit_s
     while True:
-        if not any(_there(pool, host, name, holding)):
+        if not _in_guest(pool, host, name, holding):
             return
         if time.monotonic() > deadline_s:
             raise UnreachableError(
@@ -170,7 +176,7 @@ def give_back(pool: Pool, host: str, name: str) -> None:
 def plugged(pool: Pool, host: str, name: str) -> bool:
     """Return True if any device that it holds is in the guest."""
     holding = pool.devices.of(name)
-    return holding is not None and any(_there(pool, host, name, holding))
+    return holding is not None and _in_guest(pool, host, name, holding)
 
 
 def virtual_functions(pool: Pool, host: str) -> tuple[VirtualFunction, ...]:
