@@ -87,6 +87,6 @@ SPOILT: dict[str, tuple[Callable[[Path], None], str]] = {
     "a device": (_add_device, "/etc/disk is a device"),
     "somebody else's": (_give_away, f"belongs to user {OTHER}, not to you"),
     "a link": (_link, "is a symbolic link"),
-    "a link inside": (_lead_out, "needs plain directories there"),
+    "a link inside": (_lead_out, "/proc has to be a plain directory all the way"),
     "incomplete": (_take_away, "has no directory proc: make an empty one"),
 }

@@ -18,6 +18,12 @@ from tests.real.libvirt_rig import LibvirtRig, running_lab
 from tests.real.releases import HYPERVISORS
 
 pytestmark = pytest.mark.real
+# As when a silent agent is asked again and again, and then does everything at once.
+_AT_ONCE = """
+for run in 1 2 3 4 5 6; do /usr/local/sbin/backfill-devices plugged root 1 2>&1 & done
+wait
+ls /run/backfill/regions
+"""
 _COUNT = "grep -l 0x1110 /sys/bus/pci/devices/*/device 2>/dev/null | wc -l"
 
 
@@ -62,6 +68,7 @@ def test_the_guest_sees_its_region_until_it_is_given_back(rig: DeviceRig) -> Non
     rig.booted("vn1")
     rig.provider.hold(Wanted("vn1", host, "7", "ann", regions=(4,)), Sharing.ONE_JOB)
     rig.until(lambda: rig.regions(host, "vn1") == 1)
+    assert rig.in_guest(host, "vn1", _AT_ONCE).split() == ["1"]
     with pytest.raises(RefusedError, match="devices are plugged"):
         rig.provider.suspend(host, "vn1")
     born(rig, "vn2")

@@ -208,6 +208,7 @@ static void mount_root(const char *root, const struct stat *seen) {
 
 /* A directory of the tree, by a path without / at its beginning; links in it lead nowhere. */
 static int open_inside(const char *root, const char *path) {
+    const char *whole = path;
     int here = open(".", O_PATH | O_DIRECTORY | O_CLOEXEC);
     char part[NAME_MAX + 1];
     while (*path && here >= 0) {
@@ -221,7 +222,8 @@ static int open_inside(const char *root, const char *path) {
         path += length + (path[length] == '/');
     }
     if (here < 0 && errno == ENOENT) return -1;
-    if (here < 0) refuse("%s: what is seen inside needs plain directories there: %s", root, strerror(errno));
+    if (here < 0)
+        refuse("%s/%s has to be a plain directory all the way, no link and no file: %s", root, whole, strerror(errno));
     return here;
 }
 

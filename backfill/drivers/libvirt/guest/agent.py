@@ -130,15 +130,17 @@ def hand_over(ask: Ask, name: str, owner: str, regions: int, limit_s: float) -> 
 
 # Each file is there as a whole or not at all, whenever a job looks; one that cannot be written does not
 # keep the other from it.
-# The agent may have a stricter umask than the folders' readers can do with.
+# The agent may have a stricter umask than the folders' readers can do with. Two runs may overlap, as it
+# is asked again where it was silent: each writes a file of its own.
 _ANNOUNCE = """
 umask 022
 failed=
 for file in "$2/$0/shutdowntime_job" "$3/shutdowntime"; do
+    new=$file.$$
     said=$({
-        mkdir -p "${file%/*}" && echo "$1" >"$file.new" && chmod 644 "$file.new" && mv "$file.new" "$file"
+        mkdir -p "${file%/*}" && echo "$1" >"$new" && chmod 644 "$new" && mv "$new" "$file"
     } 2>&1) && continue
-    rm -f "$file.new" 2>/dev/null
+    rm -f "$new" 2>/dev/null
     failed="${failed:+$failed, }$file cannot be written (${said##*: })"
 done
 [ -z "$failed" ] || { echo "$failed" >&2; exit 1; }
