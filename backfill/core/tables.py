@@ -13,7 +13,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from backfill.core.model.cluster import Node
-from backfill.core.model.fleet import Instance
+from backfill.core.model.fleet import STILL, Instance
 from backfill.core.model.lifecycle import HeldJob, ManagedNode, Phase
 from backfill.core.model.operations import (
     AlreadySuspended,
@@ -155,6 +155,7 @@ class FleetIndex:
         self._instances_on: dict[str, set[str]] = {}  # host -> names
         self._places: dict[str, set[str]] = {}  # name -> hosts with such an instance
         self._first_seen: dict[tuple[str, str], float] = {}
+        self._still: dict[tuple[str, str], float] = {}  # since when those stand still that do
         self._created: list[float] = []  # sorted
         self._begun: dict[str, list[float]] = {}  # the same of each host and image
         self._phases: dict[Phase, Bag[str]] = {phase: Bag(log) for phase in Phase}
@@ -197,6 +198,10 @@ class FleetIndex:
     def first_seen_s(self, host: str, name: str) -> float:
         """Return when an instance was first seen on a host; 0 if it is not there."""
         return self._first_seen.get((host, name), 0.0)
+
+    def still_since_s(self, host: str, name: str) -> float | None:
+        """Return since when an instance has stood still at the latest; None: it runs, or is not there."""
+        return self._still.get((host, name))
 
     def created_since(self, since_s: float) -> int:
         """Return how many of the latest instances we began to make after `since_s`."""
@@ -273,10 +278,6 @@ class FleetIndex:
         if new is not None:
             self.booting.add(new)
 
-    def note(self, node: ManagedNode) -> None:
-        """Fields of a record changed by which nothing is found."""
-        self.managed[node.name] = node
-
     def destroyed(self, name: str, generation: int, at_s: float) -> None:
         """Count that the work on an instance is given up; told twice it counts once."""
         if (one := (at_s, name, generation)) not in self._destroyed:
@@ -324,12 +325,19 @@ class FleetIndex:
         """Take in an instance that was seen."""
         host, name = instance.host, instance.name
         self.instances[host, name] = instance
+        if instance.state not in STILL:
+            self._still.pop((host, name), None)
         self._first_seen.setdefault((host, name), seen_s)
         self._instances_on.setdefault(host, set()).add(name)
         self._places.setdefault(name, set()).add(host)
 
+    def stands_still(self, host: str, name: str, by_s: float) -> None:
+        """Note that one is known by then to stand still."""
+        self._still.setdefault((host, name), by_s)
+
     def drop(self, host: str, name: str) -> None:
         """Drop an instance that is no longer where it was; unknown: nothing."""
+        self._still.pop((host, name), None)
         self.instances.pop((host, name), None)
         self._first_seen.pop((host, name), None)
         self._instances_on.get(host, set()).discard(name)

@@ -10,7 +10,7 @@ from backfill.core.model import changes as ch
 from backfill.core.model.actions import DeleteNode, PinJob, UnpinJob
 from backfill.core.model.clock import Move
 from backfill.core.model.cluster import ENDED, Job, JobState
-from backfill.core.model.fleet import FleetState, InstanceState
+from backfill.core.model.fleet import STILL, FleetState, InstanceState
 from backfill.core.model.job_machines import MachinesState
 from backfill.core.model.lifecycle import (
     HeldJob,
@@ -57,6 +57,8 @@ def follow(
     return names
 
 
+# Slurm tells when a job began in whole seconds.
+_SURELY_LATER_S = 2.0
 _GAP_S = 15.0  # a longer pause between two readings of Slurm is a gap in our sight
 
 
@@ -187,10 +189,25 @@ class World(Picture):
                     self._found_again(change.job.id)
                 elif known.active and change.job.state in ENDED:
                     self._learn(known, change.job.state, change.seen_s)
+                if known is not None and known.restarts != change.job.restarts:
+                    self._run_over(known)
                 self.job_index.put(change.job)
                 self.queue.job_moved(known, change.job)
             else:
                 self.job_index.put(change.job)
+
+    def _run_over(self, job: Job) -> None:
+        """Forget the copies that there are not: where its node's instance stood still before it began.
+
+        Slurm gives jobs to a node until it is drained, and starts anew whom it could not launch there.
+        """
+        for name in job.nodes if job.active else ():
+            node = self.managed.get(name)
+            if node is None or not any((h.id, h.restarts) == (job.id, job.restarts) for h in node.held):
+                continue
+            still_s = self.fleet.still_since_s(node.host, name)
+            if still_s is not None and job.start_s >= still_s + _SURELY_LATER_S:
+                self._renew(name, node.generation, lambda node: without(node, (job.id,)))
 
     def _learn(self, job: Job, state: JobState, ended_s: float) -> None:
         """Learn from a job that has ended: on ours how long it ran, else what share of its limit that was."""
@@ -236,6 +253,8 @@ class World(Picture):
         instance = change.instance
         if self._newer("instance", f"{instance.host}/{instance.name}", change.seen_s):
             self.fleet.put(instance, change.seen_s)
+            if instance.state in STILL:
+                self.fleet.stands_still(instance.host, instance.name, max(self.now_s, change.seen_s))
             self._remember_generation(instance.name, instance.tag.generation)
             self._instance_moved(instance.host, instance.name)
 
@@ -244,6 +263,7 @@ class World(Picture):
         known = self.instances.get((host, name))
         if known is not None and self._newer("instance", f"{host}/{name}", change.seen_s):
             self.fleet.instances[host, name] = replace(known, state=InstanceState.PAUSED)
+            self.fleet.stands_still(host, name, max(self.now_s, change.seen_s))
             self._instance_moved(host, name)
             if (ran_s := change.ran_s) is not None:
                 self._renew(name, known.tag.generation, lambda node: stood_since(node, ran_s))
@@ -438,7 +458,7 @@ class World(Picture):
         known = self.managed.get(name)
         if known is not None and known.generation == generation:
             node = change(known)
-            self.fleet.note(node)
+            self.fleet.manage(node)
             self.queue.record_moved(known, node)
 
     # --- what is destroyed, and what was not --------------------------------------------------

@@ -212,6 +212,8 @@ FOUND_LATER: tuple[tuple[int, int], ...] = (
     (20261230, 539),
     # A copy of the journal was of before a stop, and the host pushed free again before Slurm was read.
     (20261220, 4238),
+    # A job came to an instance that stood still already: a copy of it was kept that there was not.
+    (20261220, 8071),
 )
 
 

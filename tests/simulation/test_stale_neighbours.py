@@ -164,3 +164,36 @@ def test_it_stays_suspended_and_its_node_closed_whatever_others_do() -> None:
     assert intact(sim, other)
     assert sim.slurm.observe_nodes(["vn1"]).nodes["vn1"].drained
     assert sim.audit() == []
+
+
+_READINGS = ("observe", "observe_nodes", "read_jobs", "read_nodes")
+
+
+def test_a_job_that_came_to_a_stopped_instance_left_no_copy() -> None:
+    """Slurm cannot be read as the host is taken, so that the node stays open, and gives it one more job.
+
+    It could not be launched there: the job beside it goes on.
+    """
+    sim = cluster(cpus=2)
+    rules = policies(ladder=ANEW, scale=Scale(idle_s=600))
+    shape = replace(rules.instances, flavour=Flavour(cpus=2, memory_mb=256))
+    run = play(sim, replace(rules, instances=shape))
+    one = sim.submit("htc", 900.0)
+    run.until(lambda: running(sim, one), 60)
+    host = run.world.managed["vn1"].host
+    run.run(30.0)
+    error = UnreachableError("slurmctld", "socket timed out")
+    orders = [sim.faults.fail(call, error, times=-1) for call in _READINGS]
+    run.run(run.policies.limits.stale_after_s + 10.0)
+    sim.submit("batch", 30.0, required_nodes=(host,))
+    run.until(lambda: sim.instance("vn1").state is InstanceState.PAUSED, 30)
+    run.run(5.0)
+    late = sim.submit("htc", 20.0)
+    run.until(lambda: sim.job(late).nodes == ("vn1",), 30)
+    for order in orders:
+        order.end()
+    run.until(lambda: {held.id for held in run.world.managed["vn1"].held} == {one, late}, 30)
+    run.until(lambda: sim.job(late).restarts == 1, 60)
+    run.until(lambda: ended(sim, one, late), 1500)
+    assert sim.job(one).restarts == 0
+    assert sim.audit() == []

@@ -231,3 +231,30 @@ def test_a_node_that_no_host_takes_tells_why_of_each() -> None:
     assert why(refused) == (
         "bm2 was given to job 10; bm3 was closed by hand: a new fan; Slurm shows bm4 as DOWN"
     )
+
+
+@pytest.mark.parametrize(
+    ("began_s", "between", "left"),
+    [
+        (63.0, (), ("7",)),
+        (61.9, (), ("7", "8")),  # Slurm's whole second may be of before the stop
+        (0.0, (), ("7", "8")),
+        (63.0, (InstanceState.RUNNING, InstanceState.PAUSED), ("7", "8")),
+        (63.0, (InstanceState.SUSPENDED,), ("7",)),
+    ],
+    ids=["later", "perhaps before", "before", "it ran in between", "also on disk"],
+)
+def test_only_of_what_began_before_the_stop_there_is_a_copy(
+    began_s: float, between: tuple[InstanceState, ...], left: tuple[str, ...]
+) -> None:
+    """Slurm gave the job to a node whose instance stood still already, and began it anew."""
+    world = world_of(PARKED, job("7"))
+    for number, state in enumerate(between, 61):
+        instance = Instance("vn1", "bm1", state, Tag("c", "vn1", 1), Resources(2, 256))
+        world.apply(ch.InstanceSeen(instance, NOW_S + number))
+        world.apply(ch.Tick(NOW_S + number + 1.0))
+    begun = replace(job("8"), start_s=NOW_S + began_s)
+    world.apply(ch.JobSeen(begun, NOW_S + 70))
+    world.apply(ch.JobSeen(job("8", JobState.PENDING, restarts=1), NOW_S + 80))
+    assert tuple(held.id for held in world.managed["vn1"].held) == left
+    assert world.fleet.holders("8") == frozenset({"vn1"} if "8" in left else ())
