@@ -69,6 +69,8 @@ def test_the_guest_sees_its_region_until_it_is_given_back(rig: DeviceRig) -> Non
     rig.provider.hold(Wanted("vn1", host, "7", "ann", regions=(4,)), Sharing.ONE_JOB)
     rig.until(lambda: rig.regions(host, "vn1") == 1)
     assert rig.in_guest(host, "vn1", _AT_ONCE).split() == ["1"]
+    hypervisor = rig.provider._pool.on(host)
+    assert hypervisor.keeps_region("vn1")
     with pytest.raises(RefusedError, match="devices are plugged"):
         rig.provider.suspend(host, "vn1")
     born(rig, "vn2")
@@ -78,6 +80,7 @@ def test_the_guest_sees_its_region_until_it_is_given_back(rig: DeviceRig) -> Non
     theirs = rig.provider.hold(Wanted("vn2", host, "7", "ann", regions=(4,)), Sharing.ONE_JOB)
     assert {h.regions for h in rig.provider.holdings()} == {theirs.regions}
     rig.provider.give_back(host, "vn1")
+    assert not hypervisor.keeps_region("vn1")
     rig.until(lambda: rig.regions(host, "vn1") == 0)
     assert rig.regions(host, "vn2") == 1
     assert rig.shared_files(host) == [theirs.regions[0].id]
