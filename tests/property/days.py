@@ -267,9 +267,11 @@ class Day:
 
     def _stops_fail(self, pick: int) -> None:
         """The answer to a hook may then be no: it was said that there is no room."""
-        self.dead.append((self.sim.now_s, self.sim.now_s + 60.0))
+        end_s = self.sim.now_s + 60.0
+        self.dead.append((self.sim.now_s, end_s + 5.0))
         error = UnreachableError("vn", "no answer")
-        self.sim.faults.fail("pause", error, times=1 + pick // 2, acts=pick % 2 == 0)
+        order = self.sim.faults.fail("pause", error, times=1 + pick // 2, acts=pick % 2 == 0)
+        self.sim.at(end_s, order.end)
 
     def _stops_are_slow(self, pick: int) -> None:
         """Some of them for longer than a hook waits."""

@@ -17,6 +17,7 @@ from backfill.core.model.actions import (
 from backfill.core.model.cluster import Job, JobState, Node, NodeBase
 from backfill.core.model.fleet import Flavour, Host, Instance, InstanceState, Tag
 from backfill.core.model.lifecycle import Cause, HeldJob, ManagedNode, NodeStop, Phase
+from backfill.core.model.operations import Operation, OperationDone
 from backfill.core.model.plan import AnswerClaim, Plan, SetNode
 from backfill.core.model.quantities import Resources
 from backfill.core.model.refusals import Code, Goal
@@ -258,3 +259,17 @@ def test_only_of_what_began_before_the_stop_there_is_a_copy(
     world.apply(ch.JobSeen(job("8", JobState.PENDING, restarts=1), NOW_S + 80))
     assert tuple(held.id for held in world.managed["vn1"].held) == left
     assert world.fleet.holders("8") == frozenset({"vn1"} if "8" in left else ())
+
+
+def test_a_stop_that_fails_is_tried_again_while_its_host_is_wanted() -> None:
+    """Each second for a while, as a hook waits for seconds only; then ever more seldom, as other calls."""
+    waits: dict[str, list[float]] = {}
+    for key in ("PauseInstance:vn1:1", "ThrottleInstance:vn1:1:2", "DrainNode:vn1:1"):
+        operation, found = Operation(key, "bm1", running=True, since_s=NOW_S), []
+        for _ in range(22):
+            operation = operation.failed(OperationDone(key, NOW_S, "no answer"))
+            found.append(operation.not_before_s - NOW_S)
+        waits[key.partition(":")[0]] = found
+    stop = [0.25, 0.5, *[1.0] * 11, 2.0, 4.0, 8.0, 16.0, 32.0, 60.0, 60.0, 60.0, 60.0]
+    assert waits["PauseInstance"] == waits["ThrottleInstance"] == stop
+    assert waits["DrainNode"][:10] == [0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 60.0, 60.0]

@@ -10,6 +10,11 @@ _FIRST_BACKOFF_S = 0.25
 _LONGEST_BACKOFF_S = 60.0
 
 
+# Whoever wants the host has a hook that waits for seconds only: so often these are tried each second.
+_STOPS = ("PauseInstance:", "ThrottleInstance:")
+_TRIES_EACH_SECOND = 10
+
+
 # What was refused for good can only succeed when a person has changed something.
 _FIRST_FINAL_S = 15.0
 
@@ -46,10 +51,12 @@ class Operation:
 
     def failed(self, done: OperationDone) -> Operation:
         """Count a failure of the operation: it waits, twice as long after every further one."""
-        first_s, longest_s = _FIRST_BACKOFF_S, _LONGEST_BACKOFF_S
+        first_s, longest_s, doublings = _FIRST_BACKOFF_S, _LONGEST_BACKOFF_S, self.attempts
+        if self.key.startswith(_STOPS):
+            doublings = max(min(doublings, 2), doublings - _TRIES_EACH_SECOND)
         if not done.retry:
             first_s, longest_s = _FIRST_FINAL_S, _LONGEST_FINAL_S
-        wait_s = min(longest_s, first_s * 2 ** min(self.attempts, 30))
+        wait_s = min(longest_s, first_s * 2 ** min(doublings, 30))
         return replace(
             self,
             running=False,
