@@ -9,6 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from backfill.core.model.cluster import JobState
+from backfill.core.model.fleet import InstanceState
 from backfill.core.model.lifecycle import HeldJob, ManagedNode, Phase, RefusedSuspend
 from backfill.core.model.sentences import why
 from backfill.core.policies.ladder import Rung, RungRule
@@ -208,6 +209,27 @@ def test_a_node_whose_job_stands_still_elsewhere_is_not_opened_by_an_old_journal
     run.run(900.0)
     assert all(day.sim.job(j).state is JobState.COMPLETED for j in (low, *more))
     assert [v for v in day.sim.audit() if v.kind != "room"] == []
+
+
+def test_a_node_that_an_old_journal_has_booting_returns_before_others_come() -> None:
+    """Its instance had just been thawed, and its job is still suspended: nobody else gets its CPU."""
+    day = Day(policies(PAUSE))
+    low = day.sim.submit("htc", 300.0)
+    day.run.until(lambda: bool(day.run.world.managed), 30.0)
+    (name,) = day.run.world.managed
+    assert day.run.world.managed[name].phase is Phase.BOOTING
+    backup = _copy(day.run)
+    day.run.until(lambda: _running(day.sim, [low]), 120.0)
+    day.sim.submit("batch", 20.0, required_nodes=(day.run.world.managed[name].host,))
+    day.run.until(lambda: day.run.world.managed[name].phase is Phase.PARKED, 60.0)
+    day.run.until(lambda: day.sim.instance(name).state is InstanceState.RUNNING, 120.0)
+    assert day.sim.job(low).state is JobState.SUSPENDED
+    run = _restored(day, backup)
+    more = [day.sim.submit("htc", 20.0) for _ in range(12)]
+    run.run(900.0)
+    assert all(day.sim.job(j).state is JobState.COMPLETED for j in (low, *more))
+    assert day.sim.job(low).restarts == 0
+    assert day.sim.audit() == []
 
 
 def test_few_words_are_added_to_a_drain() -> None:

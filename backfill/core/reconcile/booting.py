@@ -15,7 +15,7 @@ from backfill.core.queue import Topic
 from backfill.core.reconcile.admission import clone_method, image_of
 from backfill.core.reconcile.builder import PlanBuilder, Progress
 from backfill.core.reconcile.condemn import broken, clear, elsewhere, lost, work_on
-from backfill.core.reconcile.course import begin_eviction, first_rung
+from backfill.core.reconcile.course import begin_eviction, first_rung, stop_forgotten
 from backfill.core.reconcile.held_jobs import frozen_in
 from backfill.core.reconcile.own_machines import awaits_pin, waits_for_fellows
 from backfill.core.reconcile.pressure import give_cpus
@@ -80,10 +80,12 @@ def _stops(builder: PlanBuilder, node: ManagedNode) -> bool:
 
 
 def _worked_before(builder: PlanBuilder, node: ManagedNode) -> bool:
-    """Return True if it stands still with jobs of its own: the journal is from before it had any."""
-    instance = builder.instance(node)
-    if builder.blind or builder.unread or instance is None or instance.state not in STILL:
+    """Return True if it has stood still with jobs of its own: the journal is from before it had any."""
+    instance, seen = builder.instance(node), builder.world.nodes.get(node.name)
+    if builder.blind or builder.unread or instance is None:
         return False
+    if instance.state not in STILL:
+        return seen is not None and stop_forgotten(builder, node, seen)
     held = frozen_in(builder, instance)
     if held:
         reason = "; ".join(["it stands still with jobs", *map(sentence, unknown_runs(held))])

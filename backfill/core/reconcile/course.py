@@ -6,10 +6,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import inf
 
-from backfill.core.model.cluster import Job, JobState
+from backfill.core.model.cluster import Job, JobState, Node
 from backfill.core.model.fence import judge
 from backfill.core.model.fleet import InstanceState
-from backfill.core.model.lifecycle import EvictionCause, HeldJob, ManagedNode, NodeStop, Phase, interrupted
+from backfill.core.model.lifecycle import (
+    EvictionCause,
+    HeldJob,
+    ManagedNode,
+    NodeStop,
+    Phase,
+    interrupted,
+    unwoken,
+)
 from backfill.core.model.refusals import Code, Reason, because
 from backfill.core.model.sentences import sentence
 from backfill.core.placement import find_host
@@ -17,7 +25,7 @@ from backfill.core.policies.ladder import Rung, RungRule
 from backfill.core.policy import Proof
 from backfill.core.queue import Topic
 from backfill.core.reconcile.builder import PlanBuilder, Progress, budget_lifts_s, ladder_of, most_instances
-from backfill.core.reconcile.held_jobs import unrecorded
+from backfill.core.reconcile.held_jobs import marked_in, unrecorded
 from backfill.core.reconcile.pressure import capacity, hold_back, wanted_on, why_taken
 from backfill.core.room import need_of
 from backfill.core.world import World
@@ -436,6 +444,31 @@ def begin_eviction(
     if stopped and node.stop is None:
         fields = {"held": (*node.held, *unrecorded(builder, node))}
     builder.become(node, Phase.EVICTING, reason, stop=stop, **fields)
+
+
+WAITS_FOR = " waits for "  # in the reason of a drain for a job of another node
+
+
+def stop_forgotten(builder: PlanBuilder, node: ManagedNode, seen: Node) -> bool:
+    """Return True if a stop of ours shows in Slurm of which the journal, a copy, knows nothing.
+
+    Opened to others now, the node would get a second job onto the CPUs of the one that is
+    suspended; and nobody else would let that one go on. So its return is done from the beginning.
+    """
+    known = node.held or node.stop is not None or (node.check is not None and node.check.kicked)
+    if known or not seen.drained_by_us:
+        return False
+    if WAITS_FOR in seen.reason:
+        return False  # it was closed for a job of another node, and has not stood still itself
+    jobs = [j for j in builder.world.jobs_on(node.name) if j.active]
+    if all(job.state is not JobState.SUSPENDED for job in jobs):
+        return False
+    marked = marked_in(seen, node.generation)
+    held = tuple(marked.get(job.id, HeldJob(job.id, job.restarts)) for job in jobs)
+    reason = "Slurm shows a stop of ours that the journal does not know"
+    stop = first_rung(builder, node)
+    builder.become(node, Phase.EVICTING, reason, held=held, proof=unwoken(node), stop=stop)
+    return True
 
 
 # By why a host is taken: who takes it.

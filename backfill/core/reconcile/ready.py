@@ -18,24 +18,16 @@ from backfill.core.model.actions import (
 )
 from backfill.core.model.cluster import OUR_REASON, Job, JobState, Node, end_s
 from backfill.core.model.fleet import STILL
-from backfill.core.model.lifecycle import (
-    Cause,
-    CheckpointOrder,
-    HeldJob,
-    JobCheck,
-    ManagedNode,
-    Phase,
-    unwoken,
-)
+from backfill.core.model.lifecycle import Cause, CheckpointOrder, JobCheck, ManagedNode, Phase
 from backfill.core.model.refusals import Code, Goal, Reason, Words, because, limit
 from backfill.core.model.sentences import sentence
 from backfill.core.queue import Topic
 from backfill.core.reconcile.admission import image_of
 from backfill.core.reconcile.builder import PlanBuilder, Progress
 from backfill.core.reconcile.condemn import condemn, forgotten, lost, permit, work_on
-from backfill.core.reconcile.course import begin_eviction, first_rung
+from backfill.core.reconcile.course import WAITS_FOR, begin_eviction, stop_forgotten
 from backfill.core.reconcile.devices import see_to_devices
-from backfill.core.reconcile.held_jobs import go_on_together, marked_in, show, waits_for
+from backfill.core.reconcile.held_jobs import go_on_together, show, waits_for
 from backfill.core.reconcile.making_room import promised
 from backfill.core.reconcile.own_machines import is_over, kept_off, let_in
 from backfill.core.reconcile.pressure import give_cpus, must_leave
@@ -59,8 +51,7 @@ _PROBE_LESS_OFTEN = 0.25  # of the time since the return, between two looks that
 _SETTLES_S = 3.5
 
 
-_WAITS_FOR = " waits for "  # in the reason of such a drain
-_CLOSED_FOR = re.compile(rf"job (\S+){_WAITS_FOR}")
+_CLOSED_FOR = re.compile(rf"job (\S+){WAITS_FOR}")
 
 
 _CALLS = 2  # into a guest that Slurm does not hear, before nobody does
@@ -96,7 +87,7 @@ def _found_stopped(builder: PlanBuilder, node: ManagedNode) -> None:
     seen = builder.world.nodes.get(node.name)
     if builder.blind:
         builder.refuse(node.name, Goal.CARE, builder.blind)
-    elif seen is None or not _stop_forgotten(builder, node, seen):
+    elif seen is None or not stop_forgotten(builder, node, seen):
         begin_eviction(builder, node)
 
 
@@ -111,34 +102,12 @@ def _in_slurm(builder: PlanBuilder, node: ManagedNode) -> None:
         _silent(builder, node)
         return
     waiting = waits_for(builder, node) or promised(builder, node)
-    if not waiting and _stop_forgotten(builder, node, seen):
+    if not waiting and stop_forgotten(builder, node, seen):
         return
     if strangers(builder, node, seen):
         return
     _in_service(builder, node, seen, waiting)
     _see_to_jobs(builder, node, waiting)
-
-
-def _stop_forgotten(builder: PlanBuilder, node: ManagedNode, seen: Node) -> bool:
-    """Return True if a stop of ours shows in Slurm of which the journal, a copy, knows nothing.
-
-    Opened to others now, the node would get a second job onto the CPUs of the one that is
-    suspended; and nobody else would let that one go on. So its return is done from the beginning.
-    """
-    known = node.held or node.stop is not None or (node.check is not None and node.check.kicked)
-    if known or not seen.drained_by_us:
-        return False
-    if _WAITS_FOR in seen.reason:
-        return False  # it was closed for a job of another node, and has not stood still itself
-    jobs = [j for j in builder.world.jobs_on(node.name) if j.active]
-    if all(job.state is not JobState.SUSPENDED for job in jobs):
-        return False
-    marked = marked_in(seen, node.generation)
-    held = tuple(marked.get(job.id, HeldJob(job.id, job.restarts)) for job in jobs)
-    reason = "Slurm shows a stop of ours that the journal does not know"
-    stop = first_rung(builder, node)
-    builder.become(node, Phase.EVICTING, reason, held=held, proof=unwoken(node), stop=stop)
-    return True
 
 
 def _see_to_jobs(builder: PlanBuilder, node: ManagedNode, waiting: Reason | None) -> None:
