@@ -324,8 +324,9 @@ class FleetIndex:
     def put(self, instance: Instance, seen_s: float) -> None:
         """Take in an instance that was seen."""
         host, name = instance.host, instance.name
+        known = self.instances.get((host, name), instance)
         self.instances[host, name] = instance
-        if instance.state not in STILL:
+        if instance.state not in STILL or known.tag != instance.tag:
             self._still.pop((host, name), None)
         self._first_seen.setdefault((host, name), seen_s)
         self._instances_on.setdefault(host, set()).add(name)

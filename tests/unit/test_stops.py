@@ -261,6 +261,17 @@ def test_only_of_what_began_before_the_stop_there_is_a_copy(
     assert world.fleet.holders("8") == frozenset({"vn1"} if "8" in left else ())
 
 
+def test_another_instance_of_the_name_has_not_stood_still_for_as_long() -> None:
+    """The one before was replaced between two readings."""
+    world = world_of(PARKED)
+    assert world.fleet.still_since_s("bm1", "vn1") == NOW_S + 60
+    instance = Instance("vn1", "bm1", InstanceState.PAUSED, Tag("c", "vn1", 2), Resources(2, 256))
+    world.apply(ch.InstanceSeen(instance, NOW_S + 90))
+    assert world.fleet.still_since_s("bm1", "vn1") == NOW_S + 90
+    world.apply(ch.InstanceGone("bm1", "vn1", NOW_S + 91))
+    assert world.fleet.still_since_s("bm1", "vn1") is None
+
+
 def test_a_stop_that_fails_is_tried_again_while_its_host_is_wanted() -> None:
     """Each second for a while, as a hook waits for seconds only; then ever more seldom, as other calls."""
     waits: dict[str, list[float]] = {}
