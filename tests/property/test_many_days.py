@@ -216,6 +216,8 @@ FOUND_LATER: tuple[tuple[int, int], ...] = (
     (20261220, 8071),
     # An old journal had an instance booting that had just been thawed: others came before its job went on.
     (20261221, 7169),
+    # By an old journal a pilot was given up that was on its way to another host.
+    (20261222, 905),
 )
 
 

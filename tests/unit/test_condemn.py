@@ -10,12 +10,14 @@ import pytest
 
 from backfill.core.model import changes as ch
 from backfill.core.model.actions import CancelJob, DeleteInstance, RequeueJob
+from backfill.core.model.cluster import Job, JobState
 from backfill.core.model.fleet import InstanceState
-from backfill.core.model.lifecycle import Cause, Condemned, HeldJob, Phase, Suspicion
-from backfill.core.model.plan import SetNode
+from backfill.core.model.lifecycle import Cause, Condemned, HeldJob, NodeStop, Phase, Suspicion
+from backfill.core.model.plan import Plan, SetNode
 from backfill.core.model.records import encode, remembered
 from backfill.core.model.refusals import Code
 from backfill.core.model.sentences import why
+from backfill.core.policies.ladder import Rung
 from backfill.core.reconcile.builder import PlanBuilder
 from backfill.core.reconcile.planner import plan
 from backfill.core.world import World
@@ -106,6 +108,59 @@ def test_a_node_that_was_spared_still_knows_who_wanted_its_host() -> None:
     assert isinstance(step, SetNode)
     assert step.node.reason == "host bm1 was given to job 4"
     assert step.reason == "not destroyed: Slurm shows job 7 on it"
+
+
+def _last_rung(found: bool, **places: InstanceState) -> World:
+    """A node on its last rung, with a job that stands still, on a host that another one took."""
+    rung = NodeStop(NOW_S, rung=2, kind=Rung.REQUEUE, first=2, drained_s=NOW_S)
+    node = replace(PARKED, phase=Phase.EVICTING, stop=rung, found=found, held=(HeldJob("7", 0),))
+    taker = Job("9", 9, "batch", JobState.RUNNING, nodes=("bm1",))
+    return world_of(node, job("7"), taker, places=places)
+
+
+def _begins_to_go(found: Plan) -> bool:
+    return any(a.node.phase is Phase.REMOVING for a in found.actions if isinstance(a, SetNode))
+
+
+def test_the_last_rung_ends_nothing_that_is_on_its_way_to_another_host() -> None:
+    """A call of an earlier daemon brings it there, of which these books may know nothing."""
+    assert _begins_to_go(plan(_last_rung(False, bm1=InstanceState.PAUSED), POLICIES))
+    moving = plan(_last_rung(False, bm1=InstanceState.PAUSED, bm2=InstanceState.MIGRATING), POLICIES)
+    assert not _begins_to_go(moving)
+    (said,) = [why(r) for r in moving.refusals if r.subject == "vn1"]
+    assert "vn1 is on its way to bm2" in said
+
+
+def test_one_that_was_taken_over_is_given_up_only_when_all_hosts_were_read_for_longer() -> None:
+    """Where it is is known by their readings alone; one that cannot be read keeps nobody waiting."""
+    world = _last_rung(True, bm1=InstanceState.PAUSED)
+    lately = replace(world.managed["vn1"], created_s=NOW_S + 55)
+    world.apply(ch.NodeManaged(lately))
+    found = plan(world, POLICIES)
+    assert not _begins_to_go(found)
+    assert Code.TAKEN_OVER_LATELY in {r.code for r in found.refusals}
+    world.apply(ch.Tick(NOW_S + 70))
+    for source in ("slurm", "bm1"):
+        world.apply(ch.SourceSeen(source, NOW_S + 70))
+    assert not _begins_to_go(plan(world, POLICIES))
+    world.apply(ch.SourceSeen("bm2", NOW_S + 70))
+    assert _begins_to_go(plan(world, POLICIES))
+
+
+def test_the_jobs_of_one_that_was_taken_over_go_back_once_no_host_shows_it() -> None:
+    """Its copy may have arrived at a host that the books do not name, just before it was destroyed here."""
+    gone = replace(
+        PARKED, phase=Phase.REMOVING, since_s=NOW_S + 60, found=True, condemned=Condemned(Cause.LADDER, NOW_S)
+    )
+    world = world_of(gone, job("7"), job("8"), places={})
+    world.apply(ch.Tick(NOW_S + 62))
+    for source in ("slurm", "bm1"):
+        world.apply(ch.SourceSeen(source, NOW_S + 62))
+    unread = plan(world, POLICIES)
+    assert not [a for a in unread.actions if isinstance(a, RequeueJob)]
+    assert any("bm2 has not been read since" in why(r) for r in unread.refusals)
+    world.apply(ch.SourceSeen("bm2", NOW_S + 62))
+    assert {a.job_id for a in plan(world, POLICIES).actions if isinstance(a, RequeueJob)} == {"7", "8"}
 
 
 @pytest.mark.parametrize("cause", [None, *Cause])

@@ -71,6 +71,7 @@ class Code(Enum):
     NOT_BELIEVED = "not_believed"
     READ_MORE_OFTEN = "read_more_often"
     SEEN_LONGER = "seen_longer"
+    TAKEN_OVER_LATELY = "taken_over_lately"
     LIMIT = "limit"
     RAMP = "ramp"
     BUDGET = "budget"

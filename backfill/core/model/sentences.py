@@ -118,6 +118,10 @@ _CODES: dict[Code, str | Callable[[Mapping[str, Any]], str]] = {
     Code.NOT_BELIEVED: "{said}",
     Code.READ_MORE_OFTEN: ("believed once {readings} readings of {source} say the same for {needed_s:.0f} s"),
     Code.SEEN_LONGER: "believed once {host} has shown it for {needed_s:.0f} s",
+    Code.TAKEN_OVER_LATELY: (
+        "it was taken over lately, and an earlier daemon may have begun to move it: "
+        "believed once all hosts were read {needed_s:.0f} s later"
+    ),
     Code.LIMIT: "{key} = {most} is reached[ on {host}]",
     Code.RAMP: "{key}: {count} in the last minute, and the ramp allows {most}",
     Code.BUDGET: "the budget of this hour allows {most} instances",

@@ -149,6 +149,9 @@ def _unsure(builder: PlanBuilder, node: ManagedNode, cause: Cause, reason: str) 
         if unseen is not None:  # nobody knows whether it may start over
             builder.awaits(Topic.READING)
             return because(Code.JOB_UNSEEN, job=unseen)
+        coming = _may_be_moving(builder, node)
+        if coming is not None:
+            return coming
     if cause in _ORDERS or cause in _OURS:
         return None
     source = node.host if cause in _BY_HOST else "slurm"
@@ -168,6 +171,31 @@ def _unsure(builder: PlanBuilder, node: ManagedNode, cause: Cause, reason: str) 
     if known.times >= _READINGS and read_s >= known.since_s + needed_s:
         return None
     return because(Code.READ_MORE_OFTEN, source=source, readings=_READINGS, needed_s=needed_s)
+
+
+def _may_be_moving(builder: PlanBuilder, node: ManagedNode) -> Reason | None:
+    """Return why its instance may be on its way by a call of an earlier daemon, if it may be.
+
+    The books know of such a call, but not where they were lost, or are an old copy: then where it is
+    is only known by what its hosts show, each more than once.
+    """
+    world = builder.world
+    for place in world.places_of(node.name):
+        if place.state is InstanceState.MIGRATING and place.tag.generation == node.generation:
+            builder.awaits(Topic.READING)
+            return because(Code.COMING, instance=node.name, host=place.host)
+    due_s = node.created_s + builder.policies.limits.sure_after_s
+    if not node.found or all(world.source_read_s(host) >= due_s for host in reachable(builder)):
+        return None
+    builder.wake_at(due_s)
+    builder.awaits(Topic.READING)
+    return because(Code.TAKEN_OVER_LATELY, needed_s=builder.policies.limits.sure_after_s)
+
+
+def reachable(builder: PlanBuilder) -> list[str]:
+    """Return the hosts that can be read now."""
+    known = builder.world.hosts
+    return [host for host in builder.policies.hosts if host in known and known[host].reachable]
 
 
 def _needed_s(builder: PlanBuilder, node: ManagedNode, cause: Cause) -> float:

@@ -21,6 +21,7 @@ from backfill.core.reconcile.condemn import (
     forgotten,
     lost_with,
     permit,
+    reachable,
     requeue_of,
     work_on,
 )
@@ -183,7 +184,10 @@ def _unsure(builder: PlanBuilder, node: ManagedNode) -> Reason | None:
             return because(Code.MAY_BE_THERE, host=name, said=Words(host.problem))
         if unread_since(world, name, node):  # the reading for which it goes is not borne out by itself
             return because(Code.UNREAD_SINCE, host=name)
-    return None
+    # A move that an earlier daemon began may have ended since, on a host that the books do not name.
+    others = reachable(builder) if node.found else ()
+    unread = next((name for name in others if unread_since(world, name, node)), None)
+    return None if unread is None else because(Code.UNREAD_SINCE, host=unread)
 
 
 def _leave_slurm(builder: PlanBuilder, node: ManagedNode) -> None:
