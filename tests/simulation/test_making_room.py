@@ -28,14 +28,18 @@ UNSUPPLIED = Supply()
 
 
 def few_hosts(
-    *rungs: RungRule, stand_still_s: float | None = 100.0, supply: Supply = UNSUPPLIED, hosts: int = 2
+    *rungs: RungRule,
+    stand_still_s: float | None = 100.0,
+    supply: Supply = UNSUPPLIED,
+    hosts: int = 2,
+    each: int = 1,
 ) -> tuple[SimulatedWorld, Rehearsal]:
-    """Hosts with room for one instance each, which are kept while they idle; no limit forbids a third."""
-    sim, names = cluster(cpus=1), tuple(f"bm{number}" for number in range(1, hosts + 1))
+    """Hosts with room for so many instances, which are kept while they idle; no limit forbids a third."""
+    sim, names = cluster(cpus=each), tuple(f"bm{number}" for number in range(1, hosts + 1))
     for name in names[2:]:
-        sim.add_host(name, cpus=1, features=("metal",))
+        sim.add_host(name, cpus=each, features=("metal",))
     pilots = Workload("pilot", stand_still_s=stand_still_s, ladder=rungs or MOVING)
-    limits = Limits(destroys_per_min=6, max_instances=3, max_per_host=1)
+    limits = Limits(destroys_per_min=6, max_instances=3 * each, max_per_host=each)
     scale, workloads = Scale(idle_s=3000.0), Workloads((pilots,))
     rules = policies(workloads=workloads, limits=limits, scale=scale, supply=supply, hosts=names)
     return sim, play(sim, rules)
@@ -144,9 +148,9 @@ def test_a_stopped_pilot_has_the_room_before_a_new_one() -> None:
     assert sim.audit() == []
 
 
-def on_its_way_to_disk(supply: Supply = UNSUPPLIED) -> tuple[SimulatedWorld, Rehearsal, str]:
+def on_its_way_to_disk(supply: Supply = UNSUPPLIED, each: int = 1) -> tuple[SimulatedWorld, Rehearsal, str]:
     """A job whose host was taken, with its memory on its way to disk, while another host is empty."""
-    sim, run = few_hosts(*TO_DISK, supply=supply)
+    sim, run = few_hosts(*TO_DISK, supply=supply, each=each)
     low = sim.submit("htc", 1000.0)
     run.until(lambda: running(sim, low), 60)
     run.run(5.0)
@@ -158,7 +162,7 @@ def on_its_way_to_disk(supply: Supply = UNSUPPLIED) -> tuple[SimulatedWorld, Reh
 
 def goes_on(run: Rehearsal, sim: SimulatedWorld, low: str) -> None:
     """It does so on the empty host, where it was."""
-    (home,) = {node.host for node in run.world.managed.values()}
+    home = host_of(run, sim, low)
     run.until(lambda: running(sim, low), 90)
     assert host_of(run, sim, low) != home
     assert sim.job(low).restarts == 0
@@ -171,6 +175,18 @@ def test_no_new_instance_takes_the_room_of_what_is_on_its_way_to_disk() -> None:
     waits = sim.submit("htc", 1000.0)
     goes_on(run, sim, low)
     assert sim.job(waits).state is JobState.PENDING
+
+
+def test_new_instances_take_what_that_work_leaves_of_a_host() -> None:
+    """The empty host has room for three: one of it is kept."""
+    sim, run, low = on_its_way_to_disk(each=3)
+    waits = [sim.submit("htc", 1000.0) for _ in range(3)]
+    run.until(lambda: len(phases(run, Phase.BOOTING)) == 2, 20)
+    assert phases(run, Phase.PARKED) == set(sim.job(low).nodes)
+    goes_on(run, sim, low)
+    run.until(lambda: sum(running(sim, one) for one in waits) == 2, 30)
+    run.run(30.0)
+    assert sum(sim.job(one).state is JobState.PENDING for one in waits) == 1
 
 
 def test_no_pilot_is_sent_for_the_room_of_what_is_on_its_way_to_disk() -> None:

@@ -24,7 +24,7 @@ from backfill.core.reconcile.orders import (
     places_on,
 )
 from backfill.core.reconcile.own_machines import lacks_room, passed_over_until_s
-from backfill.core.room import NodeNeed, forbidden, need_of, places_now, room
+from backfill.core.room import NOTHING_MORE, NodeNeed, forbidden, need_of, places_now, room
 
 # So likely one of them ends in time: no more nodes than that are closed to new jobs.
 _SURE = 0.9
@@ -80,11 +80,17 @@ def _lacking(builder: PlanBuilder, seeking: list[ManagedNode]) -> list[NodeNeed]
 def _host_for(builder: PlanBuilder, need: NodeNeed, taken: Counter[str]) -> str | None:
     """Return a host with a free place; `taken`: how many of its places others have."""
     world, policies = builder.world, builder.policies
-    shape, most = need.shape or policies.instances.flavour.resources, policies.limits.max_per_host
     for host, _ in open_hosts(world, policies, policies.gaps.return_pays_s, need)[0]:
-        if min(places_now(world, host, policies, shape), most - count_on(world, host)) > taken[host]:
+        if _places(builder, host, need) > taken[host]:
             return host
     return None
+
+
+def _places(builder: PlanBuilder, host: str, need: NodeNeed = NOTHING_MORE) -> int:
+    """Return how many such instances an open host has room for now."""
+    world, policies = builder.world, builder.policies
+    shape, most = need.shape or policies.instances.flavour.resources, policies.limits.max_per_host
+    return min(places_now(world, host, policies, shape), most - count_on(world, host))
 
 
 def none_left_for_new(builder: PlanBuilder) -> Reason | None:
@@ -94,7 +100,8 @@ def none_left_for_new(builder: PlanBuilder) -> Reason | None:
         return None
     builder.awaits(Topic.ROOM)
     rooms, _ = open_hosts(builder.world, builder.policies, builder.policies.gaps.return_pays_s)
-    return None if len(rooms) > len(seeking) else because(Code.ROOM_FOR_STOPPED, count=len(seeking))
+    places = sum(_places(builder, host) for host, _ in rooms)
+    return None if places > len(seeking) else because(Code.ROOM_FOR_STOPPED, count=len(seeking))
 
 
 def promised_rooms(builder: PlanBuilder) -> frozenset[str]:
