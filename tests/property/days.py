@@ -362,8 +362,10 @@ class Day:
         """
         self.dead.append((self.sim.now_s, self.sim.now_s + 25.0 + pick))
         if self.run.alive and isinstance(self.run.journal, MemoryJournal):
-            old_s = self.run.now_s - 30.0 * (1 + pick)
-            kept = [r for r in self.run.journal.read() if r.at_s <= old_s]
+            # A copy lacks the end and nothing else, also where the clock was set back meanwhile.
+            old_s, kept = self.run.now_s - 30.0 * (1 + pick), list(self.run.journal.read())
+            while kept and kept[-1].at_s > old_s:
+                kept.pop()
             self._kill_daemon(pick)
             self.run.journal = HangingJournal()
             self.run.journal.append(kept)

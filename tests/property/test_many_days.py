@@ -218,6 +218,8 @@ FOUND_LATER: tuple[tuple[int, int], ...] = (
     (20261221, 7169),
     # By an old journal a pilot was given up that was on its way to another host.
     (20261222, 905),
+    # Slurm forgot all jobs as a daemon with an old journal began: what stood still was taken for empty.
+    (20261223, 1704),
 )
 
 

@@ -15,6 +15,7 @@ from backfill.core.model.sentences import why
 from backfill.core.policies.ladder import Rung, RungRule
 from backfill.core.policies.scale import Scale
 from backfill.core.reconcile.held_jobs import mark
+from backfill.drivers.simulated.faults import Odd
 from backfill.drivers.simulated.world import SimulatedWorld
 from backfill.drivers.store.memory import MemoryJournal
 from backfill.sim.scenarios.rehearsal import Rehearsal
@@ -229,6 +230,29 @@ def test_a_node_that_an_old_journal_has_booting_returns_before_others_come() -> 
     run.run(900.0)
     assert all(day.sim.job(j).state is JobState.COMPLETED for j in (low, *more))
     assert day.sim.job(low).restarts == 0
+    assert day.sim.audit() == []
+
+
+@pytest.mark.parametrize("hidden", [True, False])
+def test_slurm_forgets_jobs_as_a_daemon_with_an_old_journal_begins(hidden: bool) -> None:
+    """By its copy the node is at work; who is suspended there is shown by nobody for some seconds."""
+    day, (low, *_) = _site(requeue=False, jobs=1)
+    day.run.until(lambda: _running(day.sim, [low]), 300.0)
+    day.run.run(5.0)
+    backup = _copy(day.run)
+    (name,) = day.sim.job(low).nodes
+    day.sim.submit("batch", 60.0, required_nodes=(day.run.world.managed[name].host,))
+    day.run.until(lambda: day.run.world.managed[name].phase is Phase.PARKED, 60.0)
+    day.run.kill()
+    if not hidden:  # as when it ends while the instance is on its way back
+        day.sim.slurm.set_address(name, day.run.world.managed[name].address.split("/")[0])
+    order = day.sim.faults.misread(Odd.NO_JOBS, times=-1, everywhere=True)
+    run = Rehearsal(day.sim, day.run.policies, backup)
+    run.run(7.0)
+    assert run.world.managed[name].phase is Phase.EVICTING
+    order.end()
+    run.run(1500.0)
+    assert (day.sim.job(low).state, day.sim.job(low).restarts) == (JobState.COMPLETED, 0)
     assert day.sim.audit() == []
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from backfill.core.model import changes as ch
 from backfill.core.model.actions import CancelJob, DeleteInstance, RequeueJob
-from backfill.core.model.cluster import Job, JobState
+from backfill.core.model.cluster import Job, JobState, Node, NodeBase
 from backfill.core.model.fleet import InstanceState
 from backfill.core.model.lifecycle import Cause, Condemned, HeldJob, NodeStop, Phase, Suspicion
 from backfill.core.model.plan import Plan, SetNode
@@ -108,6 +108,19 @@ def test_a_node_that_was_spared_still_knows_who_wanted_its_host() -> None:
     assert isinstance(step, SetNode)
     assert step.node.reason == "host bm1 was given to job 4"
     assert step.reason == "not destroyed: Slurm shows job 7 on it"
+
+
+def test_no_job_is_believed_once_slurm_was_read_for_long_enough() -> None:
+    """Soon after the start, of one that stands still: it stood still for a job."""
+    drained = NodeStop(NOW_S, drained_s=NOW_S)
+    world = world_of(replace(PARKED, phase=Phase.EVICTING, held=(), stop=drained))
+    world.apply(ch.NodeSeen(Node("vn1", NodeBase.IDLE, frozenset({"DRAIN"}), "backfill: a test"), NOW_S + 61))
+    found = plan(world, POLICIES)
+    assert not _begins_to_go(found)
+    assert Code.READ_LATELY in {r.code for r in found.refusals}
+    world.apply(ch.Tick(NOW_S + 70))
+    world.apply(ch.SourceSeen("slurm", NOW_S + 70))
+    assert _begins_to_go(plan(world, POLICIES))
 
 
 def _last_rung(found: bool, **places: InstanceState) -> World:

@@ -72,6 +72,7 @@ class Code(Enum):
     READ_MORE_OFTEN = "read_more_often"
     SEEN_LONGER = "seen_longer"
     TAKEN_OVER_LATELY = "taken_over_lately"
+    READ_LATELY = "read_lately"
     LIMIT = "limit"
     RAMP = "ramp"
     BUDGET = "budget"

@@ -122,6 +122,7 @@ _CODES: dict[Code, str | Callable[[Mapping[str, Any]], str]] = {
         "it was taken over lately, and an earlier daemon may have begun to move it: "
         "believed once all hosts were read {needed_s:.0f} s later"
     ),
+    Code.READ_LATELY: "Slurm shows no job on it: believed once it has been read for {needed_s:.0f} s",
     Code.LIMIT: "{key} = {most} is reached[ on {host}]",
     Code.RAMP: "{key}: {count} in the last minute, and the ramp allows {most}",
     Code.BUDGET: "the budget of this hour allows {most} instances",

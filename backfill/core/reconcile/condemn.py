@@ -15,7 +15,7 @@ from dataclasses import replace
 from backfill.core.model.actions import CancelJob, DeleteInstance, RequeueJob
 from backfill.core.model.cluster import Job, NodeBase
 from backfill.core.model.fence import Verdict
-from backfill.core.model.fleet import Instance, InstanceState
+from backfill.core.model.fleet import STILL, Instance, InstanceState
 from backfill.core.model.lifecycle import Cause, Condemned, HeldJob, ManagedNode, NodeStop, Phase, Suspicion
 from backfill.core.model.refusals import Code, Goal, Reason, because, limit
 from backfill.core.model.sentences import sentence
@@ -80,12 +80,31 @@ def _doubt(builder: PlanBuilder, node: ManagedNode) -> Reason | None:
     jobs = work_on(builder, node)
     if jobs:
         return because(Code.MAY_HAVE_JOBS, jobs=tuple(held.id for held in jobs))
+    if lately := _read_lately(builder, node):
+        return lately
     seen = builder.world.nodes.get(node.name)
     if seen is None or builder.world.jobs_on(node.name) or "COMPLETING" in seen.flags:
         return None
     if seen.base in (NodeBase.ALLOCATED, NodeBase.MIXED):
         return because(Code.SHOWN_BUSY, state=seen.state_text)
     return None
+
+
+def _read_lately(builder: PlanBuilder, node: ManagedNode) -> Reason | None:
+    """Return that Slurm is not read for long enough to know that it has no job there, if so.
+
+    Of a job that it shows no more we know from before; of one that its first readings lack we do not.
+    """
+    instance, limits = builder.instance(node), builder.policies.limits
+    still = instance is not None and instance.state in STILL
+    due_s = builder.world.sighted_since_s + limits.sure_after_s
+    if (node.proof.proven_s is None and not node.found and not still) or (
+        builder.world.source_read_s("slurm") >= due_s
+    ):
+        return None
+    builder.wake_at(due_s)
+    builder.awaits(Topic.READING)
+    return because(Code.READ_LATELY, needed_s=limits.sure_after_s)
 
 
 def condemn(

@@ -365,7 +365,7 @@ def _without_jobs(builder: PlanBuilder, node: ManagedNode) -> None:
     elif vanished := builder.world.vanished_on(node.name):
         ids = ", ".join(held.id for held in vanished)
         condemn(builder, node, Cause.MISSING, f"Slurm shows nothing of job {ids}, which was on it")
-    elif node.found and (seen := builder.world.nodes.get(node.name)) is not None and seen.hidden:
+    elif (seen := builder.world.nodes.get(node.name)) is not None and seen.hidden:
         # Only for jobs that stand still do we hide a node, and no record of ours tells of which.
         condemn(builder, node, Cause.MISSING, "Slurm shows no job on it, and it is hidden as for one")
     else:
