@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
 from backfill.core.model import actions as act
 from backfill.core.model import changes as ch
@@ -179,7 +180,10 @@ class Rehearsal:
         life = self._life
         cost_s = self.costs.of(call_of(action, self.world), memory_mb)
         if isinstance(action, act.MigrateInstance):
-            cost_s += self._turn_s(frozenset({action.host, action.target}), cost_s)
+            turn_s = self._turn_s(frozenset({action.host, action.target}), cost_s)
+            begin = partial(self._show_move, action, on=True)
+            self.sim.at(self.sim.now_s + turn_s, begin) if turn_s else begin()
+            cost_s += turn_s
         deed = deed_of(action, self.world, self.policies, self.sim.now_s)
         self.sim.at(self.sim.now_s + cost_s, lambda: self._perform(action, deed, life, cost_s))
         self._step(f"intent {action.key}")
@@ -191,7 +195,12 @@ class Rehearsal:
         self._lanes[lane] = free_s + cost_s
         return free_s - now_s
 
+    def _show_move(self, action: act.MigrateInstance, *, on: bool) -> None:
+        self.sim.provider.under_way(action.host, action.subject, action.target, on=on)
+
     def _perform(self, action: act.DriverAction, deed: Deed, life: int, elapsed_s: float) -> None:
+        if isinstance(action, act.MigrateInstance):
+            self._show_move(action, on=False)
         with self.sim.doing(deed):
             result = attempt(self._outside, action, self._clock.now)
         if life != self._life or not self.alive:

@@ -62,6 +62,7 @@ class SimulatedProvider(SimulatedKeeper, SimulatedHolder):
         self._faults = faults
         self._lock = lock
         self._cluster = cluster
+        self._moves: dict[tuple[str, str, str], None] = {}  # under way: from where, its name, and to where
         self.wall = WallClock(events)
 
     @contextmanager
@@ -86,6 +87,7 @@ class SimulatedProvider(SimulatedKeeper, SimulatedHolder):
         try:
             with self._call("observe_host", host):
                 ours = {n: self._shown(i) for n, i in found.instances.items() if self._ours(i)}
+                ours |= {i.name: i for i in self._arriving(host) if i.name not in found.instances}
                 seen = self._faults.misread_host(host, ours)
                 return HostObservation(self._now_s, self._with_functions(found), seen)
         except DriverError as error:
@@ -96,7 +98,9 @@ class SimulatedProvider(SimulatedKeeper, SimulatedHolder):
         """One instance, or None."""
         with self._call("read", host, name) as found:
             instance = found.instances.get(name)
-            return None if instance is None or not self._ours(instance) else self._shown(instance)
+            if instance is not None and self._ours(instance):
+                return self._shown(instance)
+            return next((i for i in self._arriving(host) if i.name == name), None)
 
     def console(self, host: str, name: str) -> str:
         """Return the console text of a guest in this state."""
@@ -253,6 +257,22 @@ class SimulatedProvider(SimulatedKeeper, SimulatedHolder):
             instance.host = target
             self._machines.move(instance.machine, target)
             self.watch(instance)
+
+    def under_way(self, host: str, name: str, target: str, *, on: bool) -> None:
+        """Show it as arriving at `target` for as long as its memory is sent there."""
+        with self._lock:
+            if on:
+                self._moves[host, name, target] = None
+            else:
+                self._moves.pop((host, name, target), None)
+
+    def _arriving(self, host: str) -> Iterator[Instance]:
+        """Return what is being received: what is on disk is copied unseen."""
+        for source, name, target in self._moves:
+            instance = self._hosts[source].instances.get(name)
+            ours = instance is not None and self._ours(instance) and instance.state in _IN_MEMORY
+            if target == host and instance is not None and ours:
+                yield replace(instance.view(), host=host, state=InstanceState.MIGRATING)
 
     def cancel_move(self, host: str, name: str) -> None:
         """Cancel nothing: moves act at once here, so there is never one under way."""
