@@ -56,6 +56,25 @@ def test_a_move_is_called_back(rig: LibvirtRig) -> None:
     guest.run_on()
 
 
+@pytest.mark.parametrize("state", [InstanceState.RUNNING, InstanceState.PAUSED])
+def test_who_looks_meanwhile_sees_it_arriving(rig: LibvirtRig, state: InstanceState) -> None:
+    """By that a daemon whose journal tells nothing of the move knows of it."""
+    with moving_by(rig, bandwidth_mb_s=SLOW_MB_S) as guest:
+        source, target = guest.host, guest.other
+        guest.put(state)
+        move = in_background(lambda: guest.provider.migrate(source, NAME, target))
+        rig.until(lambda: under_way(guest, source))
+        seen = guest.provider.observe(target).instances[NAME]
+        assert (seen.state, seen.host) == (InstanceState.MIGRATING, target)
+        assert guest.provider.read(target, NAME) == seen
+        there = guest.provider.observe(source).instances[NAME]
+        assert (there.state, there.tag) == (state, seen.tag)
+        guest.provider.cancel_move(source, NAME)
+        assert isinstance(move.exception(PATIENCE_S), BusyError)
+        assert NAME not in guest.provider.observe(target).instances
+        assert (guest.host, guest.state) == (source, state)
+
+
 def test_a_move_that_takes_too_long_is_given_up(rig: LibvirtRig) -> None:
     """The reason is told and the guest has not noticed."""
     with moving_by(rig, bandwidth_mb_s=SLOW_MB_S, within_s=1.0) as guest:
