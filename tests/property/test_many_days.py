@@ -220,6 +220,10 @@ FOUND_LATER: tuple[tuple[int, int], ...] = (
     (20261222, 905),
     # Slurm forgot all jobs as a daemon with an old journal began: what stood still was taken for empty.
     (20261223, 1704),
+    # An old journal had a node booting, and our own drain of it was taken for that of a forgotten stop.
+    (20261224, 4494),
+    # The next run of a job began where an old journal had the one before: it was stopped and left so.
+    (20261224, 5127),
 )
 
 

@@ -256,6 +256,45 @@ def test_slurm_forgets_jobs_as_a_daemon_with_an_old_journal_begins(hidden: bool)
     assert day.sim.audit() == []
 
 
+def test_a_job_of_an_admin_is_left_alone_by_a_journal_that_has_its_node_booting() -> None:
+    """The daemon drains the node until it has proven itself: that is no stop of ours."""
+    day = Day(policies(PAUSE))
+    low = day.sim.submit("htc", 100.0)
+    day.run.until(lambda: _phases(day.run) == ["booting"], 30.0)
+    backup = _copy(day.run)
+    day.run.until(lambda: _running(day.sim, [low]), 120.0)
+    day.run.run(5.0)
+    day.sim.admin_suspend(low)
+    run = _restored(day, backup)
+    run.run(60.0)
+    assert _phases(run) == ["ready"]
+    assert day.sim.job(low).state is JobState.SUSPENDED
+    day.sim.admin_resume(low)
+    run.until(lambda: day.sim.job(low).state is JobState.COMPLETED, 200.0)
+    assert day.sim.job(low).restarts == 0
+    assert day.sim.audit() == []
+
+
+def test_the_next_run_that_begins_where_an_old_journal_has_the_one_before_goes_on() -> None:
+    """By its copy a run stands still there that is over, and then the host is taken once more."""
+    day = Day(replace(policies(PAUSE), hosts=("bm1",)))
+    low = day.sim.submit("htc", 300.0)
+    day.run.until(lambda: _running(day.sim, [low]), 120.0)
+    high = _taken(day, 30.0)
+    backup = _copy(day.run)
+    day.run.until(lambda: day.sim.job(high).state is JobState.COMPLETED and _running(day.sim, [low]), 90.0)
+    day.run.run(20.0)
+    day.sim.requeue_behind(low, delay_s=8.0)
+    run = _restored(day, backup)
+    run.until(lambda: _running(day.sim, [low]), 60.0)
+    run.run(10.0)
+    high = day.sim.submit("batch", 30.0, required_nodes=("bm1",))
+    run.until(lambda: day.sim.job(high).state is JobState.COMPLETED, 120.0)
+    run.until(lambda: day.sim.job(low).state is JobState.COMPLETED, 1000.0)
+    assert day.sim.job(low).restarts == 1
+    assert day.sim.audit() == []
+
+
 def test_few_words_are_added_to_a_drain() -> None:
     """None where one job is in its first run and nobody else's; where there are too many, of those alone."""
     node = ManagedNode("vn1", "10.0.0.1/8", "bm1", 3, Phase.EVICTING, 1.0, 1.0)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from backfill.core.model.actions import CreateInstance, CreateNode, DrainNode, MakeParent, UndrainNode
-from backfill.core.model.cluster import OUR_REASON, NodeBase
+from backfill.core.model.cluster import NodeBase
 from backfill.core.model.fence import unknown_runs
 from backfill.core.model.fleet import STILL, CloneMethod, Instance, InstanceSpec, Tag
 from backfill.core.model.lifecycle import ManagedNode, Phase
@@ -15,7 +15,7 @@ from backfill.core.queue import Topic
 from backfill.core.reconcile.admission import clone_method, image_of
 from backfill.core.reconcile.builder import PlanBuilder, Progress
 from backfill.core.reconcile.condemn import broken, clear, elsewhere, lost, work_on
-from backfill.core.reconcile.course import begin_eviction, first_rung, stop_forgotten
+from backfill.core.reconcile.course import NOT_PROVEN, begin_eviction, first_rung, stop_forgotten
 from backfill.core.reconcile.held_jobs import frozen_in
 from backfill.core.reconcile.own_machines import awaits_pin, waits_for_fellows
 from backfill.core.reconcile.pressure import give_cpus
@@ -44,9 +44,7 @@ def step_booting(builder: PlanBuilder, node: ManagedNode) -> None:
     builder.watch(node.name)
     if seen is not None and not seen.drained and not node.woken_since:
         # A crash came between making the node and draining it: it has not proven itself yet.
-        builder.do(
-            DrainNode(subject=node.name, generation=node.generation, reason=f"{OUR_REASON} not proven yet")
-        )
+        builder.do(DrainNode(subject=node.name, generation=node.generation, reason=NOT_PROVEN))
     if seen is None or seen.slurmd_start_s <= 0 or not seen.responding:
         return
     flavour = builder.policies.instances.flavour_of(node)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import inf
 
-from backfill.core.model.cluster import Job, JobState, Node
+from backfill.core.model.cluster import OUR_REASON, Job, JobState, Node
 from backfill.core.model.fence import judge
 from backfill.core.model.fleet import InstanceState
 from backfill.core.model.lifecycle import (
@@ -447,6 +447,7 @@ def begin_eviction(
 
 
 WAITS_FOR = " waits for "  # in the reason of a drain for a job of another node
+NOT_PROVEN = f"{OUR_REASON} not proven yet"  # the reason of a drain until a new node has proven itself
 
 
 def stop_forgotten(builder: PlanBuilder, node: ManagedNode, seen: Node) -> bool:
@@ -458,8 +459,8 @@ def stop_forgotten(builder: PlanBuilder, node: ManagedNode, seen: Node) -> bool:
     known = node.held or node.stop is not None or (node.check is not None and node.check.kicked)
     if known or not seen.drained_by_us:
         return False
-    if WAITS_FOR in seen.reason:
-        return False  # it was closed for a job of another node, and has not stood still itself
+    if WAITS_FOR in seen.reason or seen.reason == NOT_PROVEN:
+        return False  # closed for a job of another node, or by this daemon just now: it has not stood still
     jobs = [j for j in builder.world.jobs_on(node.name) if j.active]
     if all(job.state is not JobState.SUSPENDED for job in jobs):
         return False

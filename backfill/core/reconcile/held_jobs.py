@@ -72,11 +72,25 @@ def went_on_before(builder: PlanBuilder, node: ManagedNode, instance: Instance |
     held = tuple(
         replace(one, patience=None) if (one.id, one.restarts) in going and _goes_on(one, instance) else one
         for one in node.held
+        if not _began_anew(builder, node, one, instance)
     )
     if held == node.held:
         return False
     builder.note(node, "Slurm shows that its jobs went on before", held=held)
     return True
+
+
+def _began_anew(builder: PlanBuilder, node: ManagedNode, held: HeldJob, instance: Instance) -> bool:
+    """Return True if a later run of the job is at work there, so that nothing is left of this one.
+
+    The node is open, which is the last that we do after a stop; and before Slurm gives it the next
+    run, its slurmd has ended the one before.
+    """
+    seen, job = builder.world.nodes.get(node.name), builder.world.jobs.get(held.id)
+    if seen is None or job is None or seen.drained or seen.hidden or not seen.responding or instance.frozen:
+        return False
+    here = job.state is JobState.RUNNING and node.name in job.nodes
+    return here and job.restarts > held.restarts
 
 
 def _goes_on(held: HeldJob, instance: Instance) -> bool:
