@@ -295,6 +295,8 @@ def test_without_a_feature_constraints_stay_as_they_are(site: OwnSite) -> None:
     site.install_script("")
     asking = site.submit("-p", "any", "--vcpu-per-vm=2", "-C", "fast|slow")
     assert (asking.features, asking.machines) == ("fast|slow", MachineRequest(cpus=2, held=True))
+    plain = site.submit("-p", "any", "--vcpu-per-vm=2")
+    assert (plain.features, plain.machines) == ("", MachineRequest(cpus=2, held=True))
     assert site.submit("-p", "any", "-C", "own-vm").machines is None
     site.install_script()
     site.clear()

@@ -12,7 +12,7 @@ import libvirt
 import pytest
 
 from backfill.drivers.libvirt.connection.link import Link
-from backfill.drivers.libvirt.errors import kind_of
+from backfill.drivers.libvirt.errors import kind_of, translate
 from backfill.drivers.libvirt.settings import LibvirtLimits
 from backfill.ports.errors import (
     AlreadyThereError,
@@ -215,6 +215,15 @@ def test_driver_errors_pass_through(host: Host) -> None:
 def test_errors_are_typed(code: int, domain: int, text: str, expected: type[DriverError]) -> None:
     """The code decides; where it only says "failed", the layer and the text do."""
     assert kind_of(code, domain, text) is expected
+
+
+def test_who_went_away_in_the_middle_is_told_in_our_words() -> None:
+    """Between two calls of ours it may move on by itself: the sentence is as if it had been gone before."""
+    error = libvirt.libvirtError("")
+    error.err = (libvirt.VIR_ERR_NO_DOMAIN, 0, "Domain not found", 2, None, None, None, -1, -1)
+    found = translate(error, "vn1", "bm2")
+    assert isinstance(found, NotFoundError)
+    assert str(found).startswith("vn1: there is no such instance on bm2 any more: ")
 
 
 def test_an_error_without_a_code_says_nothing_certain(host: Host) -> None:

@@ -89,6 +89,8 @@ def translate(error: libvirt.libvirtError, subject: str, host: str) -> DriverErr
     text, kind = _text(error), _kind(error)
     if kind is UnreachableError:
         return kind(subject, f"no answer through libvirt on {host}: {text}")
+    if kind is NotFoundError:
+        return kind(subject, f"there is no such instance on {host} any more: {text}")
     return kind(subject, f"libvirt on {host} said: {text}")
 
 

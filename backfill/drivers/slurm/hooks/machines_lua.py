@@ -212,7 +212,8 @@ local function make_ready(job_desc, part_list, asked)
   end
   local word = "backfill-vm" .. (#told > 0 and ":" .. table.concat(told, ",") or "")
   local said = job_desc.admin_comment
-  if not inside then job_desc.features = routed(job_desc.features) end
+  local features = not inside and routed(job_desc.features)
+  if features then job_desc.features = features end -- Slurm takes no nil here
   job_desc.admin_comment = said and said ~= "" and said .. " " .. word or word
 end
 
