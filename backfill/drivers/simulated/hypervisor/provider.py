@@ -270,12 +270,13 @@ class SimulatedProvider(SimulatedKeeper, SimulatedHolder):
         """Return what is being received: what is on disk is copied unseen."""
         for source, name, target in self._moves:
             instance = self._hosts[source].instances.get(name)
-            ours = instance is not None and self._ours(instance) and instance.state in _IN_MEMORY
-            if target == host and instance is not None and ours:
+            if target != host or instance is None or not self._ours(instance):
+                continue
+            if instance.state in _IN_MEMORY:
                 yield replace(instance.view(), host=host, state=InstanceState.MIGRATING)
 
     def cancel_move(self, host: str, name: str) -> None:
-        """Cancel nothing: moves act at once here, so there is never one under way."""
+        """Cancel nothing: a move is shown under way, but acts at its end, and at once."""
         with self._call("cancel_move", host, name) as found:
             self._instance(found, name)
 
