@@ -22,6 +22,7 @@ from backfill.core.model.lifecycle import (
     kept_here,
     kicked,
     left_to_others,
+    outrun,
     probed,
     reported,
     stood_since,
@@ -205,9 +206,19 @@ class World(Picture):
             node = self.managed.get(name)
             if node is None or not any((h.id, h.restarts) == (job.id, job.restarts) for h in node.held):
                 continue
-            still_s = self.fleet.still_since_s(node.host, name)
-            if still_s is not None and job.start_s >= still_s + _SURELY_LATER_S:
+            if self.came_late(node, job):
                 self._renew(name, node.generation, lambda node: without(node, (job.id,)))
+
+    def _outrun(self, job: Job) -> None:
+        """Remember of a job that Slurm forgets which run it was: copies of earlier ones stay stale."""
+        for name in self.fleet.holders(job.id):
+            generation = self.managed[name].generation
+            self._renew(name, generation, lambda node: outrun(node, job.id, job.restarts))
+
+    def came_late(self, node: ManagedNode, job: Job) -> bool:
+        """Return True if Slurm gave the job to a node whose instance stood still, and has since then."""
+        still_s = self.fleet.still_since_s(node.host, node.name)
+        return still_s is not None and job.start_s >= still_s + _SURELY_LATER_S
 
     def _learn(self, job: Job, state: JobState, ended_s: float) -> None:
         """Learn from a job that has ended: on ours how long it ran, else what share of its limit that was."""
@@ -227,6 +238,8 @@ class World(Picture):
             known = self.jobs.get(change.id)
             if known is not None and known.active:
                 self._vanish(known, change.seen_s)
+            if known is not None:
+                self._outrun(known)
             self.job_index.drop(change.id, change.seen_s)
             self.calls.forget_job(change.id)
             self.pilots.drop(change.id)

@@ -224,6 +224,8 @@ FOUND_LATER: tuple[tuple[int, int], ...] = (
     (20261224, 4494),
     # The next run of a job began where an old journal had the one before: it was stopped and left so.
     (20261224, 5127),
+    # By an old journal a job began anew for a copy beside it, of a job that had never begun there.
+    (20261225, 4464),
 )
 
 

@@ -18,6 +18,7 @@ from backfill.core.reconcile.held_jobs import mark
 from backfill.drivers.simulated.faults import Odd
 from backfill.drivers.simulated.world import SimulatedWorld
 from backfill.drivers.store.memory import MemoryJournal
+from backfill.ports.errors import UnreachableError
 from backfill.sim.scenarios.rehearsal import Rehearsal
 from tests.property.days import Day, policies
 from tests.simulation.policy_cluster import TWELVE
@@ -186,6 +187,60 @@ def test_a_job_given_back_from_beside_another_never_runs_on_in_their_copy(known:
     assert day.sim.audit() == []
 
 
+def _late_beside(day: Day, low: str, marked: bool) -> str:
+    """A job that Slurm gives to the stopped instance of another; the daemon ends as soon as it knows."""
+    (node,) = day.sim.job(low).nodes
+    error = UnreachableError("slurmctld", "socket timed out")
+    reads = ("observe", "observe_nodes", "read_jobs", "read_nodes") if marked else ()
+    orders = [day.sim.faults.fail(call, error, times=-1) for call in reads]
+    if marked:
+        day.run.run(day.run.policies.limits.stale_after_s + 10.0)
+    day.sim.submit("batch", 60.0, required_nodes=(day.run.world.managed[node].host,))
+    day.run.until(lambda: day.sim.instance(node).state is InstanceState.PAUSED, 60.0)
+    day.run.run(5.0)
+    if not marked:
+        day.run.kill()
+        day.sim.admin_drain(node, "")
+    late = day.sim.submit("htc", 20.0)
+    day.sim.step_to(day.sim.now_s + 3.0)
+    assert day.sim.job(late).nodes == (node,)
+    for order in orders:
+        order.end()
+    if marked:
+        mark = f" {low}:0 {late}:0?]"
+        day.run.until(lambda: day.sim.slurm.read_nodes([node])[node].reason.endswith(mark), 30.0)
+        day.run.kill()
+    return late
+
+
+@pytest.mark.parametrize("marked", [True, False], ids=["drained anew", "open"])
+def test_a_job_beside_one_that_came_to_a_stopped_instance_is_kept_without_a_journal(marked: bool) -> None:
+    """Nothing of that one is in the instance, which only the lost journal could prove.
+
+    Once its host is free, the other does not begin anew because time is over, nor does it go on
+    because Slurm has forgotten the one that came late: it waits for a person.
+    """
+    two = replace(TWELVE, flavour=replace(TWELVE.flavour, cpus=2))
+    ladder = (RungRule(Rung.PAUSE, within_s=1.0, for_s=120.0), RungRule(Rung.REQUEUE))
+    day = Day(policies(ladder, instances=two))
+    low = day.sim.submit("htc", 300.0)
+    day.run.until(lambda: _running(day.sim, [low]), 120.0)
+    day.run.run(5.0)
+    (node,) = day.sim.job(low).nodes
+    late = _late_beside(day, low, marked)
+    run = Rehearsal(day.sim, day.run.policies, MemoryJournal())
+    run.until(lambda: day.sim.job(late).state is JobState.COMPLETED, 600.0)
+    assert day.sim.job(late).restarts == 1
+    run.run(600.0)
+    assert late not in run.world.jobs
+    assert (day.sim.job(low).state, day.sim.job(low).restarts) == (JobState.SUSPENDED, 0)
+    apart = [why(r) for r in run.cycle.last.refusals if r.subject == node]
+    assert any(f"scontrol requeue {low}" in reason for reason in apart), apart
+    day.sim.requeue_behind(low, delay_s=1.0)
+    run.until(lambda: day.sim.job(low).state is JobState.COMPLETED, 900.0)
+    assert day.sim.audit() == []
+
+
 @pytest.mark.parametrize("first", [0, 1])
 def test_a_node_whose_job_stands_still_elsewhere_is_not_opened_by_an_old_journal(first: int) -> None:
     """It is of before the stop: no other job gets a CPU there, whichever of the two is looked at first."""
@@ -306,6 +361,7 @@ def test_few_words_are_added_to_a_drain() -> None:
     assert mark(node, [replace(job, ours=False, refused=will_not)]) == ""
     assert mark(node, [job, again]) == " [3 holds 7:0 8_2:2]"
     assert mark(node, [replace(job, ours=False), again]) == " [3 holds 7:0* 8_2:2]"
+    assert mark(node, [job, replace(again, late=True)]) == " [3 holds 7:0 8_2:2?]"
     assert mark(node, [*[job] * 64, again]) == " [3 holds 8_2:2]"
     assert mark(node, [again] * 65) == ""
 

@@ -13,6 +13,7 @@ from backfill.core.model.fleet import Flavour, Host, Instance, InstanceState, Ta
 from backfill.core.model.lifecycle import Cause, Condemned, HeldJob, ManagedNode, NodeStop, Phase
 from backfill.core.model.plan import Plan, SetNode
 from backfill.core.model.quantities import Resources
+from backfill.core.model.refusals import Code
 from backfill.core.model.sentences import why
 from backfill.core.policies.ladder import Ladder, Rung, RungRule
 from backfill.core.policy import PolicySet, Priorities, Template
@@ -93,6 +94,25 @@ def test_only_jobs_that_have_not_ended_can_miss_their_deadline() -> None:
     assert "job 7 would miss its deadline" in step.reason
     over = replace(urgent, state=JobState.COMPLETED)
     assert plan(world(InstanceState.PAUSED, Phase.PARKED, over, low(8), HIGH), POLICIES).actions == ()
+
+
+@pytest.mark.parametrize("again", [True, False])
+def test_a_stale_copy_stays_so_when_slurm_has_forgotten_its_job(again: bool) -> None:
+    """The next run of one of two jobs has ended elsewhere: the run that stands still never goes on.
+
+    A job that ended while it stood still ran no second time: the other one goes back.
+    """
+    still = world(InstanceState.PAUSED, Phase.PARKED, low(7), low(8))
+    still.apply(ch.NodeSeen(Node("bm1", NodeBase.IDLE), NOW_S))
+    over = replace(low(7, JobState.COMPLETED, restarts=int(again)), nodes=("vn2",) if again else ("vn1",))
+    still.apply(ch.JobSeen(over, NOW_S))
+    assert (phase_of(plan(still, POLICIES)) is Phase.RETURNING) == (not again)
+    still.apply(ch.JobGone("7", NOW_S))
+    made = plan(still, POLICIES)
+    assert (phase_of(made) is Phase.RETURNING) == (not again)
+    kept = [r for r in made.refusals if r.code is Code.COPY_BESIDE]
+    assert bool(kept) == again
+    assert all("Slurm has requeued job 7 (restart 1, the copy here is of restart 0)" in why(r) for r in kept)
 
 
 @pytest.mark.parametrize("restarts", [0, 1])

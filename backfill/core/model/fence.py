@@ -29,6 +29,11 @@ class Verdict:
         """Return True if intact work is in a copy that may never run again."""
         return bool(self.keep and self.lost)
 
+    @property
+    def apart(self) -> bool:
+        """Return True if there surely is such a copy, so that the intact work only goes on by a new start."""
+        return self.mixed and not all(held.late for held in self.lost)
+
 
 _NOTHING_HELD = Verdict(())
 
@@ -37,14 +42,19 @@ def judge(node: str, held: Sequence[HeldJob], jobs: Mapping[str, Job], now_s: fl
     """Compare the jobs frozen on `node` with Slurm's word, and with their patience by `now_s`.
 
     A job that ended for good can run no second time, so it is merely dropped. A job that Slurm has
-    put back into the queue, started again, or placed elsewhere makes the whole copy stale, and so
-    does one whose patience is over. None for `now_s`: they run, so that patience has no say.
+    put back into the queue, started again, or placed elsewhere makes the whole copy stale, also once
+    Slurm has forgotten it, and so does one whose patience is over. None for `now_s`: they run, so that
+    patience has no say.
     """
     if not held:
         return _NOTHING_HELD
     keep, lost, overdue, why = [], [], [], None
     for frozen in held:
-        job = jobs.get(frozen.id)
+        job, run = jobs.get(frozen.id), frozen.later_run
+        if job is None and run is not None:
+            lost.append(frozen)
+            why = why or because(Code.COPY_REQUEUED, job=frozen.id, restarts=run, copied=frozen.restarts)
+            continue
         if job is None or (job.state in ENDED and job.restarts == frozen.restarts):
             continue
         stale = _stale(node, frozen, job)

@@ -123,6 +123,10 @@ class HeldJob:
     # False: of which run of the job the copy is was lost with the journal; it waits as it is.
     sure: bool = True
     patience: JobPatience | None = None  # None: it has no end
+    # Slurm gave it to the node when the instance stood still already: there may be no copy of it.
+    late: bool = False
+    # A later run of it, which Slurm showed before it forgot the job: what stands still is stale for good.
+    later_run: int | None = None
 
     def overdue(self, now_s: float) -> bool:
         """Return True if it has stood still for longer than it could."""
@@ -356,6 +360,14 @@ def woken(node: ManagedNode, at_s: float) -> ManagedNode:
 def without(node: ManagedNode, jobs: Collection[str]) -> ManagedNode:
     """Return the record after its guest ended what stood still in it of these jobs."""
     return replace(node, held=tuple(one for one in node.held if one.id not in jobs))
+
+
+def outrun(node: ManagedNode, job_id: str, run: int) -> ManagedNode:
+    """Return the record after Slurm forgot the job, whose last run there was this one."""
+    held = (
+        replace(one, later_run=run) if one.id == job_id and one.restarts < run else one for one in node.held
+    )
+    return replace(node, held=tuple(held))
 
 
 def left_to_others(node: ManagedNode, job_id: str) -> ManagedNode:

@@ -225,7 +225,7 @@ def _needed_s(builder: PlanBuilder, node: ManagedNode, cause: Cause) -> float:
             long = True
         case Cause.STALE:
             # One beside it may only be out of sight, and be as intact as it was.
-            long = any(held.id not in world.jobs for held in node.held)
+            long = any(held.later_run is None and held.id not in world.jobs for held in node.held)
         case Cause.FORGOTTEN:
             long = bool(work_on(builder, node))
         case Cause.LOST:

@@ -36,11 +36,21 @@ def holding(builder: PlanBuilder, node: ManagedNode, jobs: Collection[Job]) -> t
     """
     known = {held.id for held in node.held}
     resumed = {job.id for job in jobs if job.state is JobState.RUNNING}
-    new = [HeldJob(j.id, j.restarts, _ours(builder, node, j)) for j in jobs if j.id not in known]
+    new = [_newly_held(builder, node, job) for job in jobs if job.id not in known]
     held = (*_taken_over(_left_to_others(builder, node), resumed), *new)
     if not builder.policies.workloads.entries:
         return held
     return tuple(_with_patience(builder, node, one) for one in held)
+
+
+def _newly_held(builder: PlanBuilder, node: ManagedNode, job: Job) -> HeldJob:
+    late = _is_unbegun(job) or builder.world.came_late(node, job)
+    return HeldJob(job.id, job.restarts, _ours(builder, node, job), late=late)
+
+
+def _is_unbegun(job: Job) -> bool:
+    """Return True if Slurm still waits for its nodes before it launches the job there."""
+    return "CONFIGURING" in job.flags
 
 
 def _with_patience(builder: PlanBuilder, node: ManagedNode, held: HeldJob) -> HeldJob:
@@ -296,8 +306,8 @@ def show(builder: PlanBuilder, node: ManagedNode) -> bool:
 
 
 # What the drain reason says of the jobs that stand still there: generation of the instance, and each
-# job with its restarts, and a star if others suspended it before.
-_MARK = re.compile(r" \[(\d+) holds ((?:\S+:\d+\*? ?)+)\]$")
+# job with its restarts, a star if others suspended it before, and a question mark if it came late.
+_MARK = re.compile(r" \[(\d+) holds ((?:\S+:\d+\*?\?? ?)+)\]$")
 
 
 _MOST_MARKED = 64
@@ -315,7 +325,9 @@ def mark(node: ManagedNode, held: Collection[HeldJob]) -> str:
         told = list(held)
     if not told or len(told) > _MOST_MARKED:
         return ""
-    marked = (f"{one.id}:{one.restarts}" + "*" * (not one.ours and not one.refused) for one in told)
+    marked = (
+        f"{one.id}:{one.restarts}" + "*" * (not one.ours and not one.refused) + "?" * one.late for one in told
+    )
     return f" [{node.generation} holds {' '.join(marked)}]"
 
 
@@ -326,8 +338,8 @@ def marked_in(seen: Node | None, generation: int) -> dict[str, HeldJob]:
         return {}
     parts = (text.rpartition(":") for text in found[2].split())
     return {
-        job_id: HeldJob(job_id, int(restarts.rstrip("*")), ours=not restarts.endswith("*"))
-        for job_id, _, restarts in parts
+        job_id: HeldJob(job_id, int(told.rstrip("*?")), ours="*" not in told, late=told.endswith("?"))
+        for job_id, _, told in parts
     }
 
 
@@ -343,7 +355,9 @@ def frozen_in(builder: PlanBuilder, instance: Instance) -> tuple[HeldJob, ...]:
     here = [j for j in builder.world.jobs_on(instance.name) if j.active and j.id not in marked]
     theirs = builder.world.suspended_by_others
     ours = {j.id: _stopped_by_us(seen, j) and not theirs(j) for j in here}
-    found = (HeldJob(j.id, j.restarts, ours=ours[j.id], sure=not j.restarts) for j in here)
+    found = (
+        HeldJob(j.id, j.restarts, ours=ours[j.id], sure=not j.restarts, late=_is_unbegun(j)) for j in here
+    )
     return (*marked.values(), *found)
 
 

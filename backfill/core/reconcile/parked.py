@@ -202,7 +202,7 @@ def _pardoned(builder: PlanBuilder, node: ManagedNode, verdict: Verdict) -> bool
     if node.condemned is None or builder.world.busy(node.name):
         return False
     said_no = node.unconfirmed
-    if said_no is None and (verdict.mixed or not _host_is_free_again(builder, node)):
+    if said_no is None and (verdict.apart or not _host_is_free_again(builder, node)):
         return False
     why = node.reason if said_no is None else f"not given back to the queue: {said_no}"
     builder.note(node, why, condemned=None, unconfirmed=None)
@@ -409,8 +409,8 @@ def _give_to_queue(builder: PlanBuilder, node: ManagedNode) -> None:
 
 
 def _may_begin_anew(builder: PlanBuilder, node: ManagedNode, verdict: Verdict, reason: str) -> bool:
-    if node.condemned is None and not verdict.mixed and _host_is_free_again(builder, node):
-        return False  # else this would be taken back at once
+    if node.condemned is None and not verdict.apart and _host_is_free_again(builder, node):
+        return False  # else this would be taken back at once; what is only in doubt waits for a person
     unsure = only_claimed(builder, node)
     if unsure:
         builder.refuse(node.name, Goal.REQUEUE, unsure.after(reason))
