@@ -460,6 +460,55 @@ def test_a_rung_of_an_earlier_stop_is_not_over_by_its_copy() -> None:
     assert day.sim.audit() == []
 
 
+@pytest.mark.parametrize("decided", [True, False])
+def test_a_ladder_that_an_old_journal_has_at_its_end_is_not_at_its_end_in_a_later_stop(decided: bool) -> None:
+    """Its job was to start over, or soon, and Slurm could not be told; it went on, and stands still again.
+
+    The journal tells the time every five minutes: it did so just before the copy was made.
+    """
+    ladder = (RungRule(Rung.PAUSE, within_s=1.0, for_s=60.0), RungRule(Rung.REQUEUE))
+    day = Day(replace(policies(ladder), hosts=("bm1",)))
+    low = day.sim.submit("htc", 600.0)
+    day.run.until(lambda: _running(day.sim, [low]), 120.0)
+    (node,) = day.sim.job(low).nodes
+    day.run.run(240.0)
+    _taken(day, 64.0)
+    order = day.sim.faults.fail("requeue_job", UnreachableError("slurmctld", "socket timed out"), times=-1)
+    day.run.run(57.0)
+    early = _copy(day.run)
+    day.run.until(lambda: day.run.world.managed[node].condemned is not None, 100.0)
+    backup = _copy(day.run) if decided else early
+    day.run.until(lambda: _phases(day.run) == ["ready"], 60.0)
+    order.end()
+    day.run.run(20.0)
+    high = _taken(day, 55.0)
+    run = _restored(day, backup)
+    run.until(lambda: day.sim.job(high).state is JobState.COMPLETED, 80.0)
+    run.until(lambda: day.sim.job(low).state is JobState.COMPLETED, 1000.0)
+    assert day.sim.job(low).restarts == 0
+    assert day.sim.audit() == []
+
+
+def test_a_ladder_at_its_end_waits_only_for_as_long_as_there_was_no_daemon() -> None:
+    """One minute aside and then the queue, which could not be told: a daemon that is back ends it soon."""
+    ladder = (RungRule(Rung.PAUSE, within_s=1.0, for_s=60.0), RungRule(Rung.REQUEUE))
+    day = Day(replace(policies(ladder), hosts=("bm1",)))
+    low = day.sim.submit("htc", 300.0)
+    day.run.until(lambda: _running(day.sim, [low]), 120.0)
+    (node,) = day.sim.job(low).nodes
+    _taken(day, 2000.0)
+    order = day.sim.faults.fail("requeue_job", UnreachableError("slurmctld", "socket timed out"), times=-1)
+    day.run.until(lambda: day.run.world.managed[node].condemned is not None, 100.0)
+    day.run.kill()
+    day.run.run(10.0)
+    order.end()
+    day.run.start()
+    day.run.run(5.0)
+    assert day.sim.job(low).restarts == 0
+    day.run.until(lambda: day.sim.job(low).restarts == 1, 20.0)
+    assert day.sim.audit() == []
+
+
 def test_time_without_a_daemon_does_not_use_up_a_rung() -> None:
     """Two long outages do not end its hour; with the daemon there it ends."""
     day, low, _ = _one_aside(20_000.0)

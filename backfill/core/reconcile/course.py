@@ -84,6 +84,21 @@ def rule_after(builder: PlanBuilder, node: ManagedNode) -> RungRule:
     return ladder_of(builder.policies, node).rule(_place(builder, node) + 1)
 
 
+def rung_before(builder: PlanBuilder, node: ManagedNode, left_s: float) -> NodeStop | None:
+    """Return its stop on the rung before its ladder's end, with `left_s` left of its time, or all of it.
+
+    None where it is on another rung, or where that one does not end by time.
+    """
+    index, ladder = _place(builder, node), ladder_of(builder.policies, node)
+    if index == 0 or ladder.rule(index).rung not in (Rung.REQUEUE, Rung.CANCEL):
+        return None
+    rule = ladder.rule(index - 1)
+    if rule.rung not in (Rung.PAUSE, Rung.SUSPEND) or rule.for_s is None:
+        return None
+    stop, since_s = node.stopping, builder.now_s - max(0.0, rule.for_s - left_s)
+    return replace(stop, since_s=since_s, rung=index - 1, kind=rule.rung, first=min(stop.first, index - 1))
+
+
 def past_the_last(builder: PlanBuilder, node: ManagedNode) -> bool:
     """Return True if no rung is left but to stand still."""
     return ladder_of(builder.policies, node).over(_place(builder, node))

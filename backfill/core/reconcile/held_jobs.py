@@ -343,6 +343,11 @@ def marked_in(seen: Node | None, generation: int) -> dict[str, HeldJob]:
     }
 
 
+def stop_told_in(seen: Node) -> str:
+    """Return why a node of ours was stopped, as its drain tells."""
+    return _MARK.sub("", seen.reason.removeprefix(f"{OUR_REASON} "))
+
+
 def frozen_in(builder: PlanBuilder, instance: Instance) -> tuple[HeldJob, ...]:
     """Return the jobs with which it stands still: as its drain tells, or as of now.
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from math import inf
 
 from backfill.core.model.actions import MigrateInstance, RequeueJob
 from backfill.core.model.cluster import Job, JobState, Node, left_s
@@ -21,13 +22,22 @@ from backfill.core.reconcile.admission import unplaced
 from backfill.core.reconcile.builder import PlanBuilder, Progress, kept_in_memory, ladder_of, suspend, tell
 from backfill.core.reconcile.checkpoints import awaits_state, step_ordered
 from backfill.core.reconcile.condemn import end_overdue, kept_apart, lost, over, permit, stale
-from backfill.core.reconcile.course import climb, in_vain, next_rung, rule_after, unsafe, waits_after_all
+from backfill.core.reconcile.course import (
+    climb,
+    in_vain,
+    next_rung,
+    rule_after,
+    rung_before,
+    unsafe,
+    waits_after_all,
+)
 from backfill.core.reconcile.held_jobs import (
     await_patience,
     being_requeued,
     mark_anew,
     put_drain_back,
     still_ours,
+    stop_told_in,
     suspend_jobs,
     taken_over,
     unknown_to,
@@ -58,16 +68,29 @@ def step_parked(builder: PlanBuilder, node: ManagedNode) -> None:
 def _missed(builder: PlanBuilder, node: ManagedNode) -> bool:
     """Return True if there was no daemon for a part of its rung's time, which does not count: noted now.
 
-    Nobody could bring its work back then. By an old journal it may also have done so since: it
-    stands still by another stop, which began later.
+    Nobody could bring its work back then. By an old journal that was done, and it stands still by
+    a later stop: where its drain tells of another one, the rung begins anew. Nor is its ladder's end
+    carried out, if it was reached, before the rung before has lasted for that much longer.
     """
     stop, (from_s, to_s) = node.stopping, builder.world.away
     missed_s = to_s - max(from_s, stop.since_s)
     if missed_s <= 0.0 or (stop.counted_s or 0.0) >= to_s:
         return False
-    counted = replace(stop, since_s=stop.since_s + missed_s, counted_s=to_s)
-    builder.note(node, f"{missed_s:.0f} s without a daemon do not count", stop=counted)
+    reason = f"{missed_s:.0f} s without a daemon do not count"
+    since_s, left_s = stop.since_s + missed_s, missed_s
+    if not _told_in_drain(builder, node):
+        since_s, left_s = to_s, inf
+        reason = "its drain does not tell of the stop that the journal has: its rung begins anew"
+    counted = rung_before(builder, node, left_s) or replace(stop, since_s=since_s)
+    decided = None if node.condemned is None or node.condemned.cause is Cause.LADDER else node.condemned
+    builder.note(node, reason, stop=replace(counted, counted_s=to_s), condemned=decided)
     return True
+
+
+def _told_in_drain(builder: PlanBuilder, node: ManagedNode) -> bool:
+    """Return True if the drain of its node is of the stop that its record has."""
+    seen = builder.world.nodes.get(node.name)
+    return seen is not None and seen.drained_by_us and stop_told_in(seen) == node.reason
 
 
 def _await_state(builder: PlanBuilder, node: ManagedNode) -> None:
