@@ -14,6 +14,7 @@ from backfill.core.model.lifecycle import HeldJob, ManagedNode, Phase, RefusedSu
 from backfill.core.model.sentences import why
 from backfill.core.policies.ladder import Rung, RungRule
 from backfill.core.policies.scale import Scale
+from backfill.core.policies.workloads import AtEnd, Workload, Workloads
 from backfill.core.reconcile.held_jobs import mark
 from backfill.drivers.simulated.faults import Odd
 from backfill.drivers.simulated.world import SimulatedWorld
@@ -484,6 +485,28 @@ def test_a_ladder_that_an_old_journal_has_at_its_end_is_not_at_its_end_in_a_late
     high = _taken(day, 55.0)
     run = _restored(day, backup)
     run.until(lambda: day.sim.job(high).state is JobState.COMPLETED, 80.0)
+    run.until(lambda: day.sim.job(low).state is JobState.COMPLETED, 1000.0)
+    assert day.sim.job(low).restarts == 0
+    assert day.sim.audit() == []
+
+
+def test_patience_that_is_over_by_an_old_journal_is_not_over_in_a_later_stop() -> None:
+    """A pilot that can do so for two minutes stood still for 80 s, made up for it, and stands still again."""
+    ladder = (RungRule(Rung.PAUSE, within_s=1.0, for_s=118.0), RungRule(Rung.REQUEUE))
+    pilots = Workload("pilots", stand_still_s=120.0, at_end=AtEnd.REQUEUE, ladder=ladder)
+    day = Day(replace(policies(ladder), hosts=("bm1",), workloads=Workloads((pilots,))))
+    low = day.sim.submit("htc", 600.0)
+    day.run.until(lambda: _running(day.sim, [low]), 120.0)
+    day.run.run(5.0)
+    _taken(day, 80.0)
+    day.run.run(70.0)
+    backup = _copy(day.run)
+    day.run.until(lambda: _phases(day.run) == ["ready"], 60.0)
+    day.run.run(150.0)
+    high = _taken(day, 80.0)
+    day.run.run(5.0)
+    run = _restored(day, backup)
+    run.until(lambda: day.sim.job(high).state is JobState.COMPLETED, 100.0)
     run.until(lambda: day.sim.job(low).state is JobState.COMPLETED, 1000.0)
     assert day.sim.job(low).restarts == 0
     assert day.sim.audit() == []

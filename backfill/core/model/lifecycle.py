@@ -132,6 +132,10 @@ class HeldJob:
         """Return True if it has stood still for longer than it could."""
         return self.patience is not None and now_s >= self.patience.over_s
 
+    def standing_since(self, since_s: float) -> HeldJob:
+        """Return it with a patience, if it has one, that counts from then on."""
+        return replace(self, patience=self.patience and replace(self.patience, since_s=since_s))
+
 
 class Cause(StrEnum):
     """Why the work on a node may be destroyed. There is no other reason (core/reconcile/condemn.py)."""

@@ -69,21 +69,22 @@ def _missed(builder: PlanBuilder, node: ManagedNode) -> bool:
     """Return True if there was no daemon for a part of its rung's time, which does not count: noted now.
 
     Nobody could bring its work back then. By an old journal that was done, and it stands still by
-    a later stop: where its drain tells of another one, the rung begins anew. Nor is its ladder's end
-    carried out, if it was reached, before the rung before has lasted for that much longer.
+    a later stop: where its drain tells of another one, the rung begins anew, and so does its jobs'
+    patience, as of those that no journal knows. Nor is its ladder's end carried out, if it was
+    reached, before the rung before has lasted for that much longer.
     """
     stop, (from_s, to_s) = node.stopping, builder.world.away
     missed_s = to_s - max(from_s, stop.since_s)
     if missed_s <= 0.0 or (stop.counted_s or 0.0) >= to_s:
         return False
     reason = f"{missed_s:.0f} s without a daemon do not count"
-    since_s, left_s = stop.since_s + missed_s, missed_s
+    since_s, left_s, held = stop.since_s + missed_s, missed_s, node.held
     if not _told_in_drain(builder, node):
-        since_s, left_s = to_s, inf
+        since_s, left_s, held = to_s, inf, tuple(one.standing_since(to_s) for one in held)
         reason = "its drain does not tell of the stop that the journal has: its rung begins anew"
     counted = rung_before(builder, node, left_s) or replace(stop, since_s=since_s)
     decided = None if node.condemned is None or node.condemned.cause is Cause.LADDER else node.condemned
-    builder.note(node, reason, stop=replace(counted, counted_s=to_s), condemned=decided)
+    builder.note(node, reason, stop=replace(counted, counted_s=to_s), condemned=decided, held=held)
     return True
 
 
