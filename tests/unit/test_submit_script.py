@@ -24,7 +24,7 @@ def test_a_script_that_follows_another_within_a_second_is_younger(tmp_path: Path
 
 
 def test_one_in_the_place_of_the_sites_is_younger_as_well(tmp_path: Path) -> None:
-    """Also where the clock of the file server is ahead; the site's own file keeps its time."""
+    """Also where the clock of the file server is ahead; and so is the site's own file once it is back."""
     path = tmp_path / "job_submit.lua"
     path.write_text("-- ours\n")
     ahead_s = int(path.stat().st_mtime) + 100
@@ -32,5 +32,6 @@ def test_one_in_the_place_of_the_sites_is_younger_as_well(tmp_path: Path) -> Non
     script = SubmitScript(tmp_path, tmp_path)
     script.install(tmp_path / "poke")
     assert int(path.stat().st_mtime) == ahead_s + 1
+    assert int((tmp_path / "job_submit.site.lua").stat().st_mtime) == ahead_s
     script.remove()
-    assert (path.read_text(), int(path.stat().st_mtime)) == ("-- ours\n", ahead_s)
+    assert (path.read_text(), int(path.stat().st_mtime)) == ("-- ours\n", ahead_s + 2)

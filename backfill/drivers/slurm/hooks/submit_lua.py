@@ -201,16 +201,10 @@ class SubmitScript:
             replace_file(self._ours, text, like=self._sites if self._sites.exists() else None)
             if not self._sites.exists():
                 self._ours.chmod(0o644)
-            self._make_younger(before_s)
-
-    def _make_younger(self, before_s: int) -> None:
-        """Have slurmctld read it: it does so where the file is younger in whole seconds (slurm_lua.c)."""
-        now = self._ours.stat()
-        if int(now.st_mtime) <= before_s:
-            os.utime(self._ours, (now.st_atime, before_s + 1))
+            _make_younger(self._ours, before_s)
 
     def remove(self) -> str:
-        """Put the site's file back, the very same; without one, leave none.
+        """Put the site's file back, the very same but for its time; without one, leave none.
 
         A sentence where somebody has put his own file over ours: it is his, and stays.
         """
@@ -222,8 +216,17 @@ class SubmitScript:
                 f"as {self._sites.name}"
             )
         if self._sites.exists():
+            before_s = int(self._ours.stat().st_mtime) if self._ours.exists() else 0
+            _make_younger(self._sites, before_s)
             os.replace(self._sites, self._ours)
             sync_directory(self._ours.parent)
         elif self.state == "merged":
             remove_file(self._ours)
         return ""
+
+
+def _make_younger(script: Path, before_s: int) -> None:
+    """Have slurmctld read it: it does so where the file is younger in whole seconds (slurm_lua.c)."""
+    now = script.stat()
+    if int(now.st_mtime) <= before_s:
+        os.utime(script, (now.st_atime, before_s + 1))
