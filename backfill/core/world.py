@@ -192,6 +192,7 @@ class World(Picture):
                     self._learn(known, change.job.state, change.seen_s)
                 if known is not None and known.restarts != change.job.restarts:
                     self._run_over(known)
+                self._note_begin(known, change)
                 self.job_index.put(change.job)
                 self.queue.job_moved(known, change.job)
             else:
@@ -215,10 +216,25 @@ class World(Picture):
             generation = self.managed[name].generation
             self._renew(name, generation, lambda node: outrun(node, job.id, job.restarts))
 
+    def _note_begin(self, known: Job | None, change: ch.JobSeen) -> None:
+        """Note when a run of a job was first shown at work where it is."""
+        job = change.job
+        if not job.active:
+            self._at_work_s.pop(job.id, None)
+        elif known is None or not known.active or (known.restarts, known.nodes) != (job.restarts, job.nodes):
+            self._at_work_s[job.id] = change.seen_s
+
     def came_late(self, node: ManagedNode, job: Job) -> bool:
-        """Return True if Slurm gave the job to a node whose instance stood still, and has since then."""
+        """Return True if Slurm gave the job to a node whose instance stood still, and has since then.
+
+        Slurm's word for when it began is taken by a clock that somebody may have set meanwhile: then
+        nobody knows.
+        """
         still_s = self.fleet.still_since_s(node.host, node.name)
-        return still_s is not None and job.start_s >= still_s + _SURELY_LATER_S
+        shown_s = self._at_work_s.get(job.id)
+        if still_s is None or shown_s is None or self.clock_moves:
+            return False
+        return still_s + _SURELY_LATER_S <= job.start_s <= shown_s + _SURELY_LATER_S
 
     def _learn(self, job: Job, state: JobState, ended_s: float) -> None:
         """Learn from a job that has ended: on ours how long it ran, else what share of its limit that was."""
@@ -240,6 +256,7 @@ class World(Picture):
                 self._vanish(known, change.seen_s)
             if known is not None:
                 self._outrun(known)
+            self._at_work_s.pop(change.id, None)
             self.job_index.drop(change.id, change.seen_s)
             self.calls.forget_job(change.id)
             self.pilots.drop(change.id)

@@ -197,3 +197,31 @@ def test_a_job_that_came_to_a_stopped_instance_left_no_copy() -> None:
     run.until(lambda: ended(sim, one, late), 1500)
     assert sim.job(one).restarts == 0
     assert sim.audit() == []
+
+
+@pytest.mark.parametrize("anew", [True, False])
+def test_a_job_that_began_by_a_clock_that_was_set_since_left_a_copy(anew: bool) -> None:
+    """By Slurm's word it began an hour after its instance stood still: by the clock of then."""
+    sim = cluster(cpus=2)
+    rules = policies(ladder=PAUSE_ONLY, scale=Scale(idle_s=600))
+    shape = replace(rules.instances, flavour=Flavour(cpus=2, memory_mb=256))
+    run = play(sim, replace(rules, instances=shape))
+    one, other = sim.submit("htc", 300.0), sim.submit("htc", 300.0)
+    run.until(lambda: running(sim, one, other), 60)
+    run.run(10.0)
+    host = run.world.managed["vn1"].host
+    sim.set_clock(-3600.0)
+    if anew:
+        run.kill()
+        journal = run.journal
+        assert isinstance(journal, MemoryJournal)
+        run = Rehearsal(sim, run.policies, journal)
+    run.run(10.0)
+    high = sim.submit("batch", 30.0, required_nodes=(host,))
+    run.until(lambda: phases(run, Phase.PARKED) == {"vn1"}, 30)
+    sim.requeue_behind(one, delay_s=5.0)
+    run.until(lambda: ended(sim, high), 900)
+    run.run(600.0)
+    assert intact(sim, other)
+    assert len(kept(run)) == 1
+    assert sim.audit() == []
