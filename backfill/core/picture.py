@@ -194,9 +194,11 @@ class Picture:
         self._seen: dict[tuple[str, str], float] = {}
         # Since when we see Slurm without a gap: deadlines do not run while nobody could act.
         self.sighted_since_s = 0.0
-        self._at_work_s: dict[str, float] = {}  # by job: when its run was first shown where it is at work
-        # By node: when it was read, since when it is as it is, and when the latest of its jobs vanished.
-        self._node_read, self._node_since, self._vanished_s = (dict[str, float]() for _ in range(3))
+        # By node: when it was read, since when it is as it is, and when the latest of its jobs vanished;
+        # by job: when its run was first shown at work where it is.
+        self._node_read, self._node_since, self._vanished_s, self._at_work_s = (
+            dict[str, float]() for _ in range(4)
+        )
 
     # --- reading -------------------------------------------------------------------------------
 

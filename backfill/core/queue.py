@@ -78,7 +78,7 @@ class Topic(IntEnum):
     ON_CPU = auto()  # more or fewer instances than before are at work
     DISK = auto()  # memory was written
     CHECKPOINTS = auto()  # an order of a checkpoint is over
-    SILENCE = auto()  # a node has become silent, or answers again
+    SILENCE = auto()  # a node has become silent, or answers again, or there are more nodes, or fewer
 
 
 @dataclass(slots=True)
@@ -354,6 +354,7 @@ class WorkQueue:
     def slurm_node_moved(self, name: str, *, came_or_went: bool) -> None:
         """Slurm shows the node otherwise than before: ours, a host's, or one whose name may be free."""
         self.mark_name(name)
+        self._mark_fellows(name)
         host = self._world.host_of_node(name)
         if host is not None:
             self.host_moved(host)
@@ -365,6 +366,7 @@ class WorkQueue:
             self._mark_fleets()
         if came_or_went:
             self._mark_if_silent()
+            self.happened(Topic.SILENCE)
             self._name_moved(name)
 
     def mark_name(self, name: str) -> None:
@@ -521,13 +523,17 @@ class WorkQueue:
         world = self._world
         if node.order is not None:
             self.mark_nodes(name for name in node.order.members if name in world.managed)
-        for job in world.jobs_on(node.name):
-            if len(job.nodes) > 1:
-                self.mark_nodes(name for name in job.nodes if name in world.managed)
+        self._mark_fellows(node.name)
         for held in node.held:
             self.mark_nodes(world.fleet.holders(held.id))
         if node.job:
             self._mark_machines(node.job)
+
+    def _mark_fellows(self, name: str) -> None:
+        """Mark the nodes of ours that share a job with the node of this name, whoever's that is."""
+        for job in self._world.jobs_on(name):
+            if len(job.nodes) > 1:
+                self.mark_nodes(fellow for fellow in job.nodes if fellow in self._world.managed)
 
     def call_moved(self, kind: str, name: str, host: str) -> None:
         """Mark whom a call about a node or a host concerns: it was begun, or is over."""
@@ -541,7 +547,9 @@ class WorkQueue:
         if host:
             self.host_moved(host)
         node = world.managed.get(name)
-        if node is not None:
+        if node is None:
+            self._mark_fellows(name)  # it may be closed for them although no record has it
+        else:
             if node.host != host:
                 self.host_moved(node.host)
             self.companions_moved(node)

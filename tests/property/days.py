@@ -506,7 +506,10 @@ class Day:
         return self.run.alive and all(m.phase is Phase.FAILED for m in managed) and not self.left()
 
     def does_as_told(self) -> bool:
-        """Whether a person does what refusals ask for: what waits for somebody's word begins anew or ends."""
+        """Whether a person does what refusals ask for: what waits for somebody's word begins anew or ends.
+
+        Whoever is told of silent nodes looks which of them have no machine any more, and sets those DOWN.
+        """
         asking = (Code.COPY_BESIDE, Code.COPY_UNSURE, Code.LEFT_OVER_STILL)
         waits = [r for r in self.run.cycle.last.refusals if r.code in asking]
         facts = [fact.value for r in waits for fact in r.facts if fact.name == "jobs"]
@@ -517,7 +520,12 @@ class Day:
                 self.sim.requeue_behind(job, delay_s=10.0)
             else:
                 self.sim.user_cancel(job)
-        return bool(alive)
+        dead = [r.subject for r in self.run.cycle.last.refusals if r.code is Code.BROKEN_NETWORK]
+        there = {name for host in HOSTS for name in self.sim.hosts[host].instances}
+        for name in dead:
+            if name in self.sim.nodes and name not in there:
+                self.sim.slurm.set_down(name, "its machine is gone")
+        return bool(alive or dead)
 
     def left(self) -> str:
         """Say which nodes and instances of ours there really are, or return an empty text."""

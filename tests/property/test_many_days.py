@@ -226,6 +226,11 @@ FOUND_LATER: tuple[tuple[int, int], ...] = (
     (20261224, 5127),
     # By an old journal a job began anew for a copy beside it, of a job that had never begun there.
     (20261225, 4464),
+    # Three nodes whose machines were gone looked like a broken network: a person has to tell them dead.
+    (20261226, 5016),
+    # A job that had begun by a clock that was set since was taken for one that left no copy.
+    (20261226, 6129),
+    (20261226, 8364),
 )
 
 

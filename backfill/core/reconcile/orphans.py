@@ -255,6 +255,7 @@ def _may_stand_still(builder: PlanBuilder, seen: Node) -> Reason | None:
 
 def _many_silent(builder: PlanBuilder) -> Reason | None:
     """Return that so many nodes are silent at once that the network may be broken, if that is so."""
+    builder.awaits(Topic.SILENCE)
     every, count = len(builder.world.nodes), len(builder.world.silent)
     most = builder.policies.liveness.most(every)
     return because(Code.BROKEN_NETWORK, count=count, every=every, most=most) if count > most else None
