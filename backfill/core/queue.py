@@ -48,10 +48,7 @@ class Entity(NamedTuple):
     name: str = ""
 
 
-BUDGET, FLEETS = Entity(Kind.BUDGET), Entity(Kind.FLEETS)
-
-
-PROMISES = Entity(Kind.PROMISES)
+BUDGET, FLEETS, PROMISES = Entity(Kind.BUDGET), Entity(Kind.FLEETS), Entity(Kind.PROMISES)
 
 
 NEW_MACHINES = Entity(Kind.MACHINES)
@@ -547,9 +544,8 @@ class WorkQueue:
         if host:
             self.host_moved(host)
         node = world.managed.get(name)
-        if node is None:
-            self._mark_fellows(name)  # it may be closed for them although no record has it
-        else:
+        self._mark_fellows(name)  # also where no record has it: it may be closed for them
+        if node is not None:
             if node.host != host:
                 self.host_moved(node.host)
             self.companions_moved(node)
