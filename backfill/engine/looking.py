@@ -101,7 +101,8 @@ def read_instance(outside: Outside, host: str, name: str) -> list[ch.Change]:
 def read_job(outside: Outside, job_id: str) -> list[ch.Change]:
     """One job, fresh."""
     seen_s = outside.clock.now()
-    job = outside.manager.read_jobs([job_id]).get(job_id)
+    found = outside.manager.read_jobs([job_id])
+    job = outside.almanac.jobs(found, outside.clock.ahead()).get(job_id)
     if job is None:
         return [ch.JobGone(job_id, seen_s)]
     return [ch.JobSeen(job, seen_s)]

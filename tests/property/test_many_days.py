@@ -231,6 +231,12 @@ FOUND_LATER: tuple[tuple[int, int], ...] = (
     # A job that had begun by a clock that was set since was taken for one that left no copy.
     (20261226, 6129),
     (20261226, 8364),
+    # Where the clock was set back, Slurm lets a job stay for longer, and so its host was wanted for longer.
+    (20261227, 2717),
+    # A throttled node was taken for one that had stood still, and an admin's suspended job was resumed.
+    (20261227, 2937),
+    # An admin suspended a component of a heterogeneous job, which Slurm refuses to anybody.
+    (20261227, 7575),
 )
 
 

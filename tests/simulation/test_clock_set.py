@@ -139,3 +139,25 @@ def test_budgets_go_by_the_clock_on_the_wall() -> None:
     run.run(HOUR_S)
     assert run.world.fleet.count_in(Phase.READY) == 1
     assert sim.audit() == []
+
+
+@pytest.mark.parametrize("by_s", STEPS)
+def test_each_way_of_reading_a_job_tells_the_same_times(by_s: float) -> None:
+    """Of one job after a call about it, as of all jobs: by our time, also after the clock was set."""
+    sim = SimulatedWorld()
+    sim.add_partition("htc", tier=1, feature="backfill")
+    sim.add_partition("batch", tier=10, feature="metal")
+    sim.add_host("bm1", cpus=2, features=("metal",))
+    run = Rehearsal(sim, policies(Ladder().rungs, hosts=("bm1",)), MemoryJournal())
+    low = sim.submit("htc", 300.0)
+    run.until(lambda: _runs(sim, low), 120.0)
+    run.run(5.0)
+    sim.set_clock(by_s)
+    run.run(10.0)
+    began_s = run.world.jobs[low].start_s
+    before = len(list(run.journal.read()))
+    sim.submit("batch", 20.0, required_nodes=("bm1",))
+    run.until(lambda: sim.job(low).state is JobState.SUSPENDED, 60.0)
+    run.until(lambda: _runs(sim, low), 120.0)
+    told = [r.body["job"] for r in list(run.journal.read())[before:] if r.body.get("t") == "JobSeen"]
+    assert {job["start_s"] for job in told if job["id"] == low} == {began_s}

@@ -331,6 +331,30 @@ def test_a_job_of_an_admin_is_left_alone_by_a_journal_that_has_its_node_booting(
     assert day.sim.audit() == []
 
 
+def test_a_job_of_an_admin_on_a_throttled_node_is_left_alone_without_a_journal() -> None:
+    """The node is drained by us, for a stop that was only slow: who is suspended there is not so by us."""
+    ladder = (RungRule(Rung.THROTTLE, within_s=1.0, for_s=600.0), RungRule(Rung.REQUEUE))
+    day = Day(replace(policies(ladder), hosts=("bm1",)))
+    low = day.sim.submit("htc", 200.0)
+    day.run.until(lambda: _running(day.sim, [low]), 120.0)
+    (name,) = day.sim.job(low).nodes
+    day.sim.submit("batch", 20.0, required_nodes=("bm1",))
+    day.run.until(lambda: _phases(day.run) == ["throttled"], 60.0)
+    day.run.run(5.0)
+    day.sim.admin_suspend(low)
+    day.run.kill()
+    day.sim.step_to(day.sim.now_s + 20.0)
+    run = Rehearsal(day.sim, day.run.policies, MemoryJournal())
+    run.run(60.0)
+    assert _phases(run) == ["ready"]
+    assert not day.sim.instance(name).machine.throttled
+    assert not day.sim.slurm.read_nodes([name])[name].drained
+    assert day.sim.job(low).state is JobState.SUSPENDED
+    day.sim.admin_resume(low)
+    run.until(lambda: day.sim.job(low).state is JobState.COMPLETED, 600.0)
+    assert day.sim.audit() == []
+
+
 def test_the_next_run_that_begins_where_an_old_journal_has_the_one_before_goes_on() -> None:
     """By its copy a run stands still there that is over, and then the host is taken once more."""
     day = Day(replace(policies(PAUSE), hosts=("bm1",)))

@@ -465,6 +465,17 @@ WAITS_FOR = " waits for "  # in the reason of a drain for a job of another node
 NOT_PROVEN = f"{OUR_REASON} not proven yet"  # the reason of a drain until a new node has proven itself
 
 
+def was_throttled(builder: PlanBuilder, node: ManagedNode, seen: Node) -> bool:
+    """Return True if its stop, whatever the journal knows, was to be slow: its jobs went on.
+
+    Who stood still gets all of its CPUs back before Slurm can reach it again, and is opened after that.
+    """
+    instance = builder.instance(node)
+    if node.held or node.stop is not None or instance is None or instance.state is not InstanceState.RUNNING:
+        return False
+    return instance.throttled and seen.drained_by_us and not seen.hidden
+
+
 def stop_forgotten(builder: PlanBuilder, node: ManagedNode, seen: Node) -> bool:
     """Return True if a stop of ours shows in Slurm of which the journal, a copy, knows nothing.
 
@@ -476,6 +487,8 @@ def stop_forgotten(builder: PlanBuilder, node: ManagedNode, seen: Node) -> bool:
         return False
     if WAITS_FOR in seen.reason or seen.reason == NOT_PROVEN:
         return False  # closed for a job of another node, or by this daemon just now: it has not stood still
+    if was_throttled(builder, node, seen):
+        return False
     jobs = [j for j in builder.world.jobs_on(node.name) if j.active]
     if all(job.state is not JobState.SUSPENDED for job in jobs):
         return False

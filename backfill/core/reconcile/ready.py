@@ -25,7 +25,7 @@ from backfill.core.queue import Topic
 from backfill.core.reconcile.admission import image_of
 from backfill.core.reconcile.builder import PlanBuilder, Progress
 from backfill.core.reconcile.condemn import condemn, forgotten, lost, permit, work_on
-from backfill.core.reconcile.course import WAITS_FOR, begin_eviction, stop_forgotten
+from backfill.core.reconcile.course import WAITS_FOR, begin_eviction, stop_forgotten, was_throttled
 from backfill.core.reconcile.devices import see_to_devices
 from backfill.core.reconcile.held_jobs import go_on_together, show, waits_for
 from backfill.core.reconcile.making_room import promised
@@ -76,7 +76,9 @@ def step_ready(builder: PlanBuilder, node: ManagedNode) -> None:
     if instance is not None and instance.state in STILL:
         _found_stopped(builder, node)
         return
-    if instance is None or give_cpus(builder, node, instance):  # a crash may have left it throttled
+    seen = builder.world.nodes.get(node.name)
+    slow = seen is not None and was_throttled(builder, node, seen)  # as a crash may have left it
+    if instance is None or slow or give_cpus(builder, node, instance):
         _in_slurm(builder, node)
     if instance is not None and not builder.blind:
         see_to_devices(builder, node, instance)

@@ -99,7 +99,8 @@ def _by_state(builder: PlanBuilder, node: ManagedNode) -> None:
                     subject=node.name, generation=node.generation, reason=node.reason, host=node.host
                 ),
             )
-        case InstanceState.PAUSED:
+        case InstanceState.PAUSED if instance is not None and give_cpus(builder, node, instance):
+            # Shown and throttled is only who has not stood still: see `was_throttled`.
             show(builder, node)  # at the same time: nothing that was meant for it is on its way now
             over = ended(builder, node)
             thaw = ThawInstance(

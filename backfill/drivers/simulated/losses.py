@@ -11,6 +11,7 @@ from backfill.core.model.cluster import ACTIVE, JobState
 from backfill.core.model.fleet import IN_MEMORY, InstanceState
 from backfill.core.policies.ladder import Rung, RungRule
 from backfill.core.policy import PolicySet
+from backfill.drivers.simulated.clock import WallClock
 from backfill.drivers.simulated.events import EventQueue
 from backfill.drivers.simulated.hypervisor.hardware import SimHost, SimInstance, SimMachine, SimRun
 from backfill.drivers.simulated.hypervisor.machines import Machines
@@ -67,8 +68,10 @@ class Losses:
         books: Books,
         hosts: dict[str, SimHost],
         complain: Callable[[str, str], None],
+        wall: WallClock,
     ) -> None:
         self.machines: Machines | None = None
+        self._wall = wall
         self._events, self._books, self._hosts = events, books, hosts
         self._complain = complain
         self._deed = _NOBODY
@@ -289,11 +292,21 @@ class Losses:
         return False
 
     def _taken_for_s(self, host: str) -> float:
-        """For how long the jobs that have the host's own node may stay there from now on."""
+        """For how long the jobs that have the host's own node may stay there from now on.
+
+        Slurm ends a job by the machine's clock: set back, it lets those that began before stay longer.
+        """
         node = self._books.nodes.get(self._hosts[host].node or "")
         jobs = () if node is None else node.jobs.values()
-        ends = [inf if j.time_limit_s is None else j.start_s + j.time_limit_s for j in jobs]
+        ends = [
+            inf if j.time_limit_s is None else j.start_s + self._back_s(j.start_s) + j.time_limit_s
+            for j in jobs
+        ]
         return max(ends, default=self._decided_s) - self._decided_s
+
+    def _back_s(self, since_s: float) -> float:
+        """By how much the machine's clock was set back since then; 0 where it was set forward."""
+        return max(0.0, self._wall.at(since_s) - since_s - self._wall.ahead_s)
 
     def _outer_over(self, run: SimRun) -> bool:
         """Return True if it is in the machines of a job that is over, for which its owner started it."""

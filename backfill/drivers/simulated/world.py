@@ -66,13 +66,13 @@ class SimulatedWorld:
         self._metal: dict[str, SimMachine] = {}
         self.checks = Checks(self._events, self._books, self.hosts)
         self._machines = Machines(self._events, self.checks)
-        self._losses = Losses(self._events, self._books, self.hosts, self.checks.complain)
+        self.wall = WallClock(self._events)
+        self._losses = Losses(self._events, self._books, self.hosts, self.checks.complain, self.wall)
         self._losses.machines = self._machines
         self._jobs = JobControl(self._events, self._machines, self._books)
         self._nodes = NodeControl(self._events, self._machines, self._books, self._jobs)
         self._machines.listener = self._nodes
         self._jobs.before_start = self._starts
-        self.wall = WallClock(self._events)
         self.clock = self.new_clock()
         self.slurm = SimulatedSlurm(
             self._events, self._books, self._jobs, self._nodes, self.faults, self._lock, cluster
@@ -336,9 +336,9 @@ class SimulatedWorld:
         self._jobs.end(self._books.known[job_id], JobState.CANCELLED)
 
     def admin_suspend(self, job_id: str) -> None:
-        """Let an admin, or Slurm's own gang scheduling, suspend the job."""
+        """Let an admin, or Slurm's own gang scheduling, suspend the job; a component nobody can."""
         job = self._books.known[job_id]
-        if job.state is JobState.RUNNING and not job.configuring:
+        if job.state is JobState.RUNNING and not (job.configuring or job.het):
             self._jobs.suspend(job, by="an admin")
 
     def admin_resume(self, job_id: str) -> None:
