@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from backfill.core.model.changes import ClockSet
+from backfill.core.model.changes import ClockSet, JobSeen
 from backfill.core.model.cluster import JobState
 from backfill.core.model.fleet import InstanceState
 from backfill.core.model.lifecycle import Phase
@@ -159,5 +159,6 @@ def test_each_way_of_reading_a_job_tells_the_same_times(by_s: float) -> None:
     sim.submit("batch", 20.0, required_nodes=("bm1",))
     run.until(lambda: sim.job(low).state is JobState.SUSPENDED, 60.0)
     run.until(lambda: _runs(sim, low), 120.0)
-    told = [r.body["job"] for r in list(run.journal.read())[before:] if r.body.get("t") == "JobSeen"]
-    assert {job["start_s"] for job in told if job["id"] == low} == {began_s}
+    later = [decode(r.body) for r in list(run.journal.read())[before:] if r.kind == "change"]
+    told = [change.job for change in later if isinstance(change, JobSeen) and change.job.id == low]
+    assert {job.start_s for job in told} == {began_s}
