@@ -190,7 +190,8 @@ class Picture:
         self._host_of_node: dict[str, str] = {}
         # Jobs that Slurm does not show any more on a node of ours, and did not show to have ended.
         self._vanished: Table[str, dict[str, HeldJob]] = Table(self.undo)
-        self._deleted: Bag[tuple[str, int]] = Bag(self.undo)  # nodes, as their removal comes to its end
+        # Nodes, and instances, that calls of ours have deleted, as their removal comes to its end.
+        self._deleted, self._destroyed_here = (Bag[tuple[str, int]](self.undo) for _ in range(2))
         self._seen: dict[tuple[str, str], float] = {}
         # Since when we see Slurm without a gap: deadlines do not run while nobody could act.
         self.sighted_since_s = 0.0
@@ -213,6 +214,10 @@ class Picture:
     def deleted(self, name: str, generation: int) -> bool:
         """Return True if a call of ours has deleted the node of this generation from Slurm."""
         return (name, generation) in self._deleted
+
+    def destroyed_here(self, name: str, generation: int) -> bool:
+        """Return True if a call of ours has left nothing of this generation's instance on its host."""
+        return (name, generation) in self._destroyed_here
 
     def vanished_on(self, node: str) -> tuple[HeldJob, ...]:
         """Return jobs that were on a node of ours and of which Slurm shows nothing any more."""

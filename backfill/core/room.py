@@ -258,13 +258,14 @@ def _awaited(world: Picture, host: str) -> Iterator[tuple[str, DeviceLoan]]:
 
 def _still_there(world: Picture, host: str, node: ManagedNode, shape: Resources) -> Resources:
     """Return what a node that goes has on the host: also where a call may yet bring its instance there,
-    and where the one reading for which it goes may have missed it."""
+    and until a call of ours has left nothing of it: readings may have missed it."""
     instance = world.instances.get((host, node.name))
     if instance is not None:
         return _there(instance, shape)
     coming = any(o.running and o.host == host for o in world.calls.all_of(node.name))
-    unread = node.phase is Phase.REMOVING and host in node.hosts and unread_since(world, host, node)
-    return shape if coming or unread else NOTHING
+    gone = world.destroyed_here(node.name, node.generation)
+    missed = node.phase is Phase.REMOVING and host in node.hosts and not gone
+    return shape if coming or missed else NOTHING
 
 
 def unread_since(world: Picture, host: str, node: ManagedNode) -> bool:

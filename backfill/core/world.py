@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from backfill.core.model import changes as ch
-from backfill.core.model.actions import DeleteNode, PinJob, UnpinJob
+from backfill.core.model.actions import DeleteInstance, DeleteNode, PinJob, UnpinJob
 from backfill.core.model.clock import Move
 from backfill.core.model.cluster import ENDED, Job, JobState
 from backfill.core.model.fleet import STILL, FleetState, InstanceState
@@ -285,6 +285,7 @@ class World(Picture):
             self.fleet.put(instance, change.seen_s)
             if instance.state in STILL:
                 self.fleet.stands_still(instance.host, instance.name, max(self.now_s, change.seen_s))
+            self._destroyed_here.discard((instance.name, instance.tag.generation))
             self._remember_generation(instance.name, instance.tag.generation)
             self._instance_moved(instance.host, instance.name)
 
@@ -342,6 +343,7 @@ class World(Picture):
         self.fleet.forget(change.name)
         self._vanished.pop(change.name)
         self._deleted.discard((change.name, change.generation))
+        self._destroyed_here.discard((change.name, change.generation))
         self.removed[change.name] = max(change.generation, self.removed.get(change.name, 0))
         self._look_ready(change.name)
         self.calls.forget(change.name)
@@ -388,6 +390,8 @@ class World(Picture):
             self._doubt(name, known.host, change.at_s)
         if kind == DeleteNode.__name__ and not change.problem:
             self._deleted.add((name, int(rest.split(":")[0])))
+        if kind == DeleteInstance.__name__ and not change.problem and not self.fleet.places_of(name):
+            self._destroyed_here.add((name, int(rest.split(":")[0])))
         if kind in (PinJob.__name__, UnpinJob.__name__) and not change.problem and name in self.machines:
             self.pinned[name] = rest.partition(":")[2] if kind == PinJob.__name__ else ""
         self.queue.call_moved(kind, name, "" if known is None else known.host)

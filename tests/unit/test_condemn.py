@@ -21,7 +21,7 @@ from backfill.core.policies.ladder import Rung
 from backfill.core.reconcile.builder import PlanBuilder
 from backfill.core.reconcile.planner import plan
 from backfill.core.world import World
-from tests.unit.test_stops import NOW_S, PARKED, POLICIES, job, world_of
+from tests.unit.test_stops import NOW_S, PARKED, POLICIES, destroyed, job, world_of
 
 CORE = Path(__file__).parents[2] / "backfill" / "core"
 
@@ -166,6 +166,7 @@ def test_the_jobs_of_one_that_was_taken_over_go_back_once_no_host_shows_it() -> 
         PARKED, phase=Phase.REMOVING, since_s=NOW_S + 60, found=True, condemned=Condemned(Cause.LADDER, NOW_S)
     )
     world = world_of(gone, job("7"), job("8"), places={})
+    destroyed(world)
     world.apply(ch.Tick(NOW_S + 62))
     for source in ("slurm", "bm1"):
         world.apply(ch.SourceSeen(source, NOW_S + 62))
@@ -182,6 +183,7 @@ def test_a_job_that_may_not_start_anew_is_cancelled_only_when_its_copy_is_lost(c
     gone = replace(PARKED, phase=Phase.REMOVING, condemned=None if cause is None else Condemned(cause, NOW_S))
     jobs = [replace(job(name), requeue=False) for name in ("7", "8")]
     world = world_of(gone, *jobs, places={})
+    destroyed(world)
     found = plan(world, POLICIES)
     cancelled = [a for a in found.actions if isinstance(a, CancelJob)]
     assert not [a for a in found.actions if isinstance(a, RequeueJob)]

@@ -10,7 +10,7 @@ from backfill.core.model.lifecycle import Phase
 from backfill.core.model.plan import ForgetNode
 from backfill.core.reconcile.planner import plan
 from backfill.core.world import World
-from tests.unit.test_stops import NOW_S, PARKED, POLICIES, calls, world_of
+from tests.unit.test_stops import NOW_S, PARKED, POLICIES, calls, destroyed, world_of
 
 LEAVING = replace(PARKED, phase=Phase.REMOVING, held=())
 DELETE = "DeleteNode:vn1:1"
@@ -19,6 +19,7 @@ DELETE = "DeleteNode:vn1:1"
 def gone() -> World:
     """Its instance is deleted, and the last reading of all nodes does not show it."""
     world = world_of(LEAVING, places={})
+    destroyed(world)
     world.apply(ch.NodeGone("vn1", NOW_S + 61))
     return world
 
@@ -82,6 +83,7 @@ def test_a_node_that_slurm_never_showed_needs_no_deletion() -> None:
     fresh = World()
     for change in (ch.Tick(world.now_s), ch.NodeManaged(LEAVING)):
         fresh.apply(change)
+    destroyed(fresh)
     for host in world.hosts.values():
         fresh.apply(ch.HostSeen(host, world.now_s))
     for source in ("slurm", "bm1", "bm2"):

@@ -19,6 +19,7 @@ from backfill.core.policies.ladder import Ladder, Rung, RungRule
 from backfill.core.policy import PolicySet, Priorities, Template
 from backfill.core.reconcile.planner import plan
 from backfill.core.world import World
+from tests.unit.test_stops import destroyed
 
 NOW_S = 1_000_000.0
 POLICIES = PolicySet(
@@ -156,6 +157,7 @@ def test_a_job_that_cannot_be_requeued_takes_its_node_down_once() -> None:
     """It had ended, and Slurm has not been read since: asking again brings no news."""
     left = world(InstanceState.RUNNING, Phase.REMOVING, low(7, JobState.RUNNING))
     left.apply(ch.InstanceGone("bm1", "vn1", NOW_S))
+    destroyed(left)
     requeue = next(a for a in plan(left, POLICIES).actions if isinstance(a, RequeueJob))
     key = requeue.key
     left.apply(ch.OperationStarted(key, NOW_S, ""))
@@ -205,6 +207,7 @@ def test_the_owner_of_a_job_that_is_ended_with_its_instance_reads_why() -> None:
     condemned = replace(lost.managed["vn1"], condemned=Condemned(Cause.LOST, NOW_S))
     lost.apply(ch.NodeManaged(condemned))
     lost.apply(ch.InstanceGone("bm1", "vn1", NOW_S))
+    destroyed(lost)
     actions = plan(lost, POLICIES).actions
     assert [a.job_id for a in actions if isinstance(a, CancelJob)] == ["7"]
     (word,) = [a for a in actions if isinstance(a, TellJob)]

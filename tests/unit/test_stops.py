@@ -109,6 +109,29 @@ def test_what_was_held_stays_noted_until_it_goes_on() -> None:
     assert thaw.held == PARKED.held
 
 
+def destroyed(world: World) -> None:
+    """A call of ours has destroyed the instance."""
+    key = "DeleteInstance:vn1:1"
+    world.apply(ch.OperationStarted(key, world.now_s, ""))
+    world.apply(ch.OperationDone(key, world.now_s))
+
+
+def test_readings_that_lack_an_instance_do_not_free_its_room() -> None:
+    """However many: its hypervisor is asked for it alone, and what is still there is destroyed."""
+    world = world_of(replace(PARKED, phase=Phase.REMOVING, held=()), places={})
+    for at_s in (61, 71, 81):
+        world.apply(ch.Tick(NOW_S + at_s))
+        for source in ("slurm", "bm1", "bm2"):
+            world.apply(ch.SourceSeen(source, NOW_S + at_s))
+        (delete,) = calls(plan(world, POLICIES))
+        assert isinstance(delete, DeleteInstance)
+        assert (delete.host, delete.cause) == ("bm1", None)
+        assert room(world, "bm1", POLICIES) == Resources(2, 3744)
+    destroyed(world)
+    assert not [a for a in calls(plan(world, POLICIES)) if isinstance(a, DeleteInstance)]
+    assert room(world, "bm1", POLICIES) == Resources(4, 4000)
+
+
 @pytest.mark.parametrize("phase", [Phase.PARKED, Phase.RETURNING])
 def test_a_guest_that_somebody_started_anew_is_removed_and_its_jobs_start_anew(phase: Phase) -> None:
     """Nothing of them is in it, although Slurm still holds them there."""
@@ -127,6 +150,7 @@ def test_a_guest_that_somebody_started_anew_is_removed_and_its_jobs_start_anew(p
     assert {held.id for held in delete.held} == {"7", "8"}
     gone_s = world.now_s + 1.0
     world.apply(ch.InstanceGone("bm1", "vn1", gone_s))
+    destroyed(world)
     world.apply(ch.SourceSeen("bm1", gone_s))
     asked = [a for a in calls(plan(world, POLICIES)) if isinstance(a, RequeueJob)]
     assert {a.job_id for a in asked} == {"7", "8"}
@@ -187,6 +211,8 @@ def test_the_room_of_a_throttled_instance_is_free_once_it_is_gone_and_not_before
     assert instance.in_use == Resources(0, 256)
     assert room(world, "bm1", POLICIES) == Resources(2, 3744)
     world.apply(ch.InstanceGone("bm1", "vn1", NOW_S + 62))
+    assert room(world, "bm1", POLICIES) == Resources(2, 3744)
+    destroyed(world)
     assert room(world, "bm1", POLICIES) == Resources(4, 4000)
 
 

@@ -24,7 +24,7 @@ from backfill.core.policies.ladder import Ladder, Rung, RungRule
 from backfill.core.policy import PolicySet
 from backfill.core.reconcile.planner import plan
 from backfill.core.world import World
-from tests.unit.test_stops import NOW_S, PARKED, POLICIES, job, records, world_of
+from tests.unit.test_stops import NOW_S, PARKED, POLICIES, destroyed, job, records, world_of
 
 B, R, D, E, T, P, M, C, X, F, G = Phase  # in the order of the table; C: coming back, X: removed
 RUNNING, PAUSED = InstanceState.RUNNING, InstanceState.PAUSED
@@ -55,7 +55,8 @@ def gone(world: World) -> World:
 
 
 def without_node(world: World) -> World:
-    """Slurm was told to delete it, and shows it no more."""
+    """Its instance was destroyed; Slurm was told to delete it, and shows it no more."""
+    destroyed(world)
     key = "DeleteNode:vn1:1"
     world.apply(ch.OperationStarted(key, world.now_s, ""))
     world.apply(ch.OperationDone(key, world.now_s))

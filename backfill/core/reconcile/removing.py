@@ -113,6 +113,8 @@ def step_removing(builder: PlanBuilder, node: ManagedNode) -> None:
         # Its jobs must not start elsewhere, nor its name be used again, while a copy may run on.
         builder.refuse(node.name, Goal.REMOVAL, unsure)
         return
+    if _not_destroyed(builder, node):
+        return
     seen = builder.world.nodes.get(node.name)
     if seen is not None:
         builder.watch(node.name)
@@ -146,25 +148,37 @@ def _spared(builder: PlanBuilder, node: ManagedNode, said: str) -> None:
     builder.become(node, Phase.EVICTING, before or story, story, unconfirmed=None, fail=False, stop=stop)
 
 
+def _delete_at(builder: PlanBuilder, node: ManagedNode, host: str, *, last_words: bool) -> DeleteInstance:
+    cause = None if node.condemned is None else node.condemned.cause
+    held = () if cause is None else work_on(builder, node)
+    return DeleteInstance(
+        subject=node.name,
+        generation=node.generation,
+        reason=node.reason,
+        host=host,
+        last_words=last_words,
+        cause=cause,
+        held=held,
+        taken=taken_by_jobs(builder, node) if held else "",
+    )
+
+
+def _not_destroyed(builder: PlanBuilder, node: ManagedNode) -> bool:
+    """Return True if its host may still have it, although readings of all that is there lacked it.
+
+    They may be odd, and its room would be given to others: so its hypervisor is asked for it alone.
+    """
+    if builder.world.destroyed_here(node.name, node.generation) or lost_with(builder, node.host):
+        return False
+    return builder.do(_delete_at(builder, node, node.host, last_words=False)) is not Progress.FINAL
+
+
 def _instance_left(builder: PlanBuilder, node: ManagedNode) -> bool:
     """Delete it wherever it is seen; true while anything of it may still be there."""
     places = builder.world.places_of(node.name)
     for place in places:
         last_words = node.fail and node.proof.proven_s is None
-        cause = None if node.condemned is None else node.condemned.cause
-        held = () if cause is None else work_on(builder, node)
-        taken = taken_by_jobs(builder, node) if held else ""
-        delete = DeleteInstance(
-            subject=node.name,
-            generation=node.generation,
-            reason=node.reason,
-            host=place.host,
-            last_words=last_words,
-            cause=cause,
-            held=held,
-            taken=taken,
-        )
-        progress = builder.do(delete)
+        progress = builder.do(_delete_at(builder, node, place.host, last_words=last_words))
         if progress not in (Progress.BEGUN, Progress.RUNNING):
             stop_where_wanted(builder, place)  # it is not gone in time: it makes room all the same
     if places:
