@@ -3,15 +3,18 @@ PY := .venv/bin/python
 # The one that the set-up installs, where the machine has none of its own.
 UV := $(or $(shell command -v uv),$(or $(BACKFILL_CACHE),/var/cache/backfill)/uv/bin/uv)
 # The real tests and the demo need root and apt; what needs neither uses this smaller set-up.
-.PHONY: help demo test check unit sim real bench lab setup setup-browser venv lock format docs clean soak search
+# Some environments set it. Hundreds of programs start in the tests, and each would compile all anew.
+unexport PYTHONDONTWRITEBYTECODE
+.PHONY: help demo test gate check unit sim real bench lab setup setup-browser venv lock format docs clean soak search
 .PHONY: days packages pages conformance
 
 help:
 	@echo "make demo            the whole story on real parts (simulated where that is impossible)"
-	@echo "make test            all tests: unit, simulated, and the real ones"
+	@echo "make test            some tests of each kind, on real parts as well, in a quarter of an hour"
+	@echo "make gate            all that must pass before anything lands, in three quarters at most"
 	@echo "make check           linters and types, under a minute"
 	@echo "make unit            tests that need no real parts, under a minute"
-	@echo "make sim             simulated clusters, random accidents and properties, in two minutes"
+	@echo "make sim             simulated clusters, random accidents and properties, in four minutes"
 	@echo "make real            tests on a real one-machine cluster"
 	@echo "make soak            long tests: a real pause of twenty minutes and the like, random input"
 	@echo "make days DAYS=...   so many random simulated days full of accidents; SEED=... lives the same again"
@@ -37,7 +40,14 @@ setup-browser:
 venv:
 	@scripts/setup.sh --python
 
-test: unit sim real
+# What a change needs while it is made. Marked `gate`: of what there is much alike, all but some.
+test: setup unit
+	$(PY) -m pytest -q -n auto -m "not real and not inside and not gate" tests/simulation tests/property
+	@$(PY) -m tests.real.side_by_side --marks "real and not gate and not soak"
+
+# What .ci/run runs; each plan that a test makes is made from scratch as well.
+gate: export BACKFILL_EVERY_PLAN := 1
+gate: unit sim real
 
 check: venv
 	$(PY) -m ruff check .

@@ -1,10 +1,11 @@
-"""Every plan of the engine in a test is made twice: of what is marked, and from scratch."""
+"""Plans of the engine in a test are made twice: of what is marked, and from scratch."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Generator
 from dataclasses import replace
+from itertools import count
 
 import pytest
 from hypothesis import settings
@@ -20,6 +21,8 @@ from backfill.core.world import World
 settings.register_profile("gate", derandomize=True, deadline=None)
 settings.register_profile("search", database=None, deadline=None, print_blob=True)
 settings.load_profile("search" if os.environ.get("BACKFILL_SEARCH") else "gate")
+# One in so many plans that begin nothing is compared.
+_IDLE_PER_COMPARED = 1 if os.environ.get("BACKFILL_EVERY_PLAN") else 8
 
 
 @pytest.hookimpl(wrapper=True)
@@ -39,15 +42,24 @@ class PlanDiffersError(AssertionError):
 
 @pytest.fixture(autouse=True)
 def plans_compared(monkeypatch: pytest.MonkeyPatch) -> list[Plan]:
-    """The plans that were made twice."""
+    """The plans that were made twice.
+
+    `make gate` compares each. Most plans begin nothing: of these the other targets compare some. A
+    mark that is missing shows in all plans until something else marks the same, so that little gets
+    past them, and the tests take half the time.
+    """
     made: list[Plan] = []
+    idle = count()
+
+    def is_compared(found: Plan) -> bool:
+        return bool(found.actions) or next(idle) % _IDLE_PER_COMPARED == 0
 
     def both(world: World, policies: PolicySet) -> Plan:
         found = plan(world, policies)
-        anew = plan(world, policies, from_scratch=True)
-        _compare(found, anew)
+        if is_compared(found):
+            _compare(found, plan(world, policies, from_scratch=True))
+            made.append(found)
         assert not world.queue.unsettled, f"steps undo one another: {found}"
-        made.append(found)
         return found
 
     def both_in_force(world: World, policies: PolicySet) -> Plan:

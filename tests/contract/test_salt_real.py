@@ -13,7 +13,7 @@ from backfill.lab.waiting import wait_until
 from tests.contract.provisioner import PEM, ProvisionerContract
 from tests.real.salt_rig import LIMIT_S, SaltRig, salt_lab
 
-pytestmark = pytest.mark.real
+pytestmark = [pytest.mark.real, pytest.mark.gate]
 
 SAMPLE = yaml.safe_load((STATES / "pillar/backfill.sls").read_text())["backfill"]
 

@@ -11,16 +11,19 @@ from backfill.lab.roots import RELEASES
 from tests.contract.workload_nodes import NodeContract
 from tests.real.conf_lab import ConfRig, conf_lab
 
-# In CI the way that most will choose, on the oldest and the newest release; `make soak` has all.
-_IN_CI = [(Method.CONF, RELEASES[0]), (Method.CONF, RELEASES[-1])]
+# The way that most will choose: `make test` has it on the oldest release, the gate on the newest as
+# well; `make soak` has all.
+_MARKS: dict[tuple[Method, str], tuple[pytest.MarkDecorator, ...]] = {
+    (Method.CONF, RELEASES[0]): (),
+    (Method.CONF, RELEASES[-1]): (pytest.mark.gate,),
+}
 _ALL = [(method, release) for release in RELEASES for method in (Method.CONF, Method.CLOUD)]
 
 
 @pytest.fixture(
     scope="module",
     params=[
-        pytest.param(pair, marks=() if pair in _IN_CI else pytest.mark.soak, id="-".join(pair))
-        for pair in _ALL
+        pytest.param(pair, marks=_MARKS.get(pair, (pytest.mark.soak,)), id="-".join(pair)) for pair in _ALL
     ],
 )
 def cluster(request: pytest.FixtureRequest) -> Iterator[ConfRig]:

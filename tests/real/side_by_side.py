@@ -40,7 +40,7 @@ _SPARE, _LOOK_S = 0.15, 3.0
 # One that takes longer hangs.
 _LIMIT_S = 3600.0
 _USES_CLOUD = re.compile(r"\b(clouds|tenant|running_cloud|cloud_entered)\b")
-_ONLY_SOAK = re.compile(r"^pytestmark = \[[^\]]*\bsoak\b", re.MULTILINE)
+_ALL_MARKED = re.compile(r"^pytestmark = \[([^\]]*)\]", re.MULTILINE)
 _CLOUD = "cloud"
 # Whose files take turns in one cloud; each has a cloud of its own, which costs half a minute.
 CLOUDS = 2
@@ -79,13 +79,20 @@ def groups(
     cloud: list[Path] = []
     for file in files:
         text = file.read_text()
-        if "pytest.mark.real" not in text or ("not soak" in marks and _ONLY_SOAK.search(text)):
+        if "pytest.mark.real" not in text or _none_of(text, marks):
             continue
         if _USES_CLOUD.search(text):
             cloud.append(file)
         else:
             found.append(Group(_name(file), (str(file),)))
     return found + _dealt(cloud, durations or {})
+
+
+def _none_of(text: str, marks: str) -> bool:
+    """All tests of the file have a mark that is not wanted."""
+    found = _ALL_MARKED.search(text)
+    of_all = re.findall(r"pytest\.mark\.(\w+)", found[1]) if found else []
+    return any(f"not {mark}" in marks for mark in of_all)
 
 
 def _dealt(files: Sequence[Path], durations: Mapping[str, float]) -> list[Group]:

@@ -16,7 +16,7 @@ from backfill.ports.errors import BusyError, RefusedError
 from tests.real.openstack_rig import IMAGE, QUICK, connect, nova
 from tests.unit.test_cloud_applying import MISTAKES, PUBLIC_KEY
 
-pytestmark = pytest.mark.real
+pytestmark = [pytest.mark.real, pytest.mark.gate]
 WANTED = Appliance(
     "c9",
     "cluster-c9",

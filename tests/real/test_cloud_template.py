@@ -15,7 +15,7 @@ from tests.unit.test_cloud_applying import PUBLIC_KEY
 from tests.unit.test_cloud_template import INSIDE
 from tests.unit.test_config_openstack import HOSTS
 
-pytestmark = pytest.mark.real
+pytestmark = [pytest.mark.real, pytest.mark.gate]
 CHECK = Path(backfill.lab.cloud.__file__).parent / "inside" / "heat_check.py"
 
 

@@ -9,7 +9,7 @@ import pytest
 from tests.real.condor_rig import PoolRig, pool_lab
 from tests.real.daemon_rig import PAUSE, REQUEUE
 
-pytestmark = pytest.mark.real
+pytestmark = [pytest.mark.real, pytest.mark.gate]
 
 
 @pytest.fixture(scope="module")

@@ -131,6 +131,7 @@ def test_a_guest_lives_its_whole_life(ward: Ward) -> None:
     assert [path.name for path in ward.lab.shared.iterdir()] == []
 
 
+@pytest.mark.gate
 def test_a_guest_of_slurm_users_lives_as_well(ward: Ward) -> None:
     """With a directory of its own, and the one of the socket that the lab's hook asks."""
     home, run = ward.lab.dir / "slurm", ward.lab.daemon_socket.parent
@@ -147,6 +148,7 @@ def test_a_guest_of_slurm_users_lives_as_well(ward: Ward) -> None:
     assert [path.name for path in ward.lab.shared.iterdir()] == []
 
 
+@pytest.mark.gate
 def test_a_guest_that_does_not_boot_is_told_with_its_console(ward: Ward) -> None:
     ward.write(
         scale={"boot_within_s": 5}, **ward.image(cmdline="rdinit=/nonsense root=/dev/nonsense console=ttyS0")

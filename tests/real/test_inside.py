@@ -12,7 +12,7 @@ from backfill.core.model.actions import CreateInstance
 from backfill.core.model.records import decode
 from tests.real.daemon_rig import DaemonRig, daemon_lab
 
-pytestmark = pytest.mark.real
+pytestmark = [pytest.mark.real, pytest.mark.gate]
 ROOT = Path(backfill.__file__).parents[1]
 
 

@@ -14,7 +14,7 @@ from backfill.lab.waiting import wait_until
 from tests.real.cloud_rig import running_cloud
 from tests.real.leftovers import held_open, holders
 
-pytestmark = pytest.mark.real
+pytestmark = [pytest.mark.real, pytest.mark.gate]
 
 
 def test_services_answer_in_a_network_of_their_own() -> None:

@@ -17,7 +17,7 @@ from tests.real.libvirt_guest import NAME, Guest
 from tests.real.libvirt_rig import LibvirtRig, running_lab
 from tests.real.releases import HYPERVISORS
 
-pytestmark = pytest.mark.real
+pytestmark = [pytest.mark.real, pytest.mark.gate]
 USER = "root"
 _AS_ROOT = f'user = "{USER}"\ngroup = "{USER}"\ndynamic_ownership = 0\n'
 _AS_USER = f'user = "{QEMU_USER}"\ngroup = "{QEMU_USER}"\ndynamic_ownership = 1\n'

@@ -20,7 +20,7 @@ from tests.contract.instance_rig import CLUSTER, SMALL, spec, state
 from tests.real.libvirt_rig import LibvirtRig, running_lab
 from tests.real.releases import HYPERVISORS
 
-pytestmark = pytest.mark.real
+pytestmark = [pytest.mark.real, pytest.mark.gate]
 
 _WHO = (
     "cat /proc/sys/kernel/hostname /etc/machine-id /proc/sys/kernel/random/boot_id"

@@ -17,7 +17,7 @@ from tests.contract.instance_rig import CLUSTER, EVERYTHING, born
 from tests.real.libvirt_rig import LibvirtRig, running_lab
 from tests.real.releases import HYPERVISORS
 
-pytestmark = pytest.mark.real
+pytestmark = [pytest.mark.real, pytest.mark.gate]
 # As when a silent agent is asked again and again, and then does everything at once.
 _AT_ONCE = """
 for run in 1 2 3 4 5 6; do /usr/local/sbin/backfill-devices plugged root 1 2>&1 & done

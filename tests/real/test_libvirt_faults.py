@@ -38,7 +38,7 @@ from tests.real.libvirt_rig import PATIENCE_S, LibvirtRig, running_lab
 from tests.real.releases import HYPERVISORS
 from tests.real.struck_saves import strike_when_all_is_sent
 
-pytestmark = pytest.mark.real
+pytestmark = [pytest.mark.real, pytest.mark.gate]
 _NO_EMULATOR_YET = (
     "<domstatus state='paused' reason='starting up' pid='0'>"
     "<job type='none' async='start' flags='0x0' asyncStarted='1'/>"

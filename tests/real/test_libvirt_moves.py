@@ -16,7 +16,7 @@ from tests.real.libvirt_guest import NAME, Guest, counting_guest, in_background,
 from tests.real.libvirt_rig import PATIENCE_S, LibvirtRig, running_lab
 from tests.real.releases import HYPERVISORS
 
-pytestmark = pytest.mark.real
+pytestmark = [pytest.mark.real, pytest.mark.gate]
 
 SLOW_MB_S = 8
 

@@ -13,7 +13,7 @@ from tests.contract.instance_rig import spec
 from tests.real.libvirt_guest import IN_MEMORY, NAME, Guest
 from tests.real.libvirt_rig import LibvirtRig, running_lab
 
-pytestmark = pytest.mark.real
+pytestmark = [pytest.mark.real, pytest.mark.gate]
 OLDER, NEWER = "bm1", "bm2"
 FORMAT, RAW = 3, 0  # a word of the image's head, and libvirt's first format
 

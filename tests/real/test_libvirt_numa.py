@@ -26,7 +26,7 @@ from tests.contract.instance_rig import born, known, spec, state
 from tests.real.libvirt_rig import LibvirtRig, running_lab
 from tests.real.releases import HYPERVISORS
 
-pytestmark = pytest.mark.real
+pytestmark = [pytest.mark.real, pytest.mark.gate]
 
 
 def own_cpu(host: str) -> int:

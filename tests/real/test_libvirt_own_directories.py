@@ -21,7 +21,7 @@ from tests.real.libvirt_guest import IN_MEMORY, NAME, Guest, strike_a_move
 from tests.real.libvirt_rig import LibvirtRig, running_lab
 from tests.real.releases import HYPERVISORS
 
-pytestmark = pytest.mark.real
+pytestmark = [pytest.mark.real, pytest.mark.gate]
 
 _DISK_MB = 400  # all that the second host has for instances
 _LEFT_MB = 16  # of it, when it is to be full soon

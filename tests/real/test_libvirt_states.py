@@ -15,7 +15,7 @@ from tests.real.libvirt_guest import IN_MEMORY, NAME, Guest, counting_guest, in_
 from tests.real.libvirt_rig import PATIENCE_S, LibvirtRig, running_lab
 from tests.real.releases import HYPERVISORS
 
-pytestmark = pytest.mark.real
+pytestmark = [pytest.mark.real, pytest.mark.gate]
 
 
 @pytest.fixture(scope="module", params=HYPERVISORS)

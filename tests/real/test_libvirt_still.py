@@ -11,7 +11,7 @@ from tests.contract.instance_provider import spec
 from tests.real.libvirt_rig import LibvirtRig, running_lab
 from tests.real.releases import HYPERVISORS
 
-pytestmark = pytest.mark.real
+pytestmark = [pytest.mark.real, pytest.mark.gate]
 NAME = "vn1"
 
 

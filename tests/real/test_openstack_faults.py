@@ -20,7 +20,7 @@ from tests.contract.instance_rig import spec
 from tests.real.openstack_rig import QUICK, OpenStackRig, config, sweep, wait
 from tests.real.tenant_rig import CREATE, HANGS_S, LIST, PATIENT, TenantRig
 
-pytestmark = pytest.mark.real
+pytestmark = [pytest.mark.real, pytest.mark.gate]
 
 
 def test_an_answer_that_is_lost_after_nova_acted_makes_no_second_server(impatient: TenantRig) -> None:

@@ -14,7 +14,7 @@ from tests.contract.instance_rig import SMALL
 from tests.real.openstack_rig import connect, nova, wait
 from tests.real.tenant_rig import PATIENT, TenantRig, shaped
 
-pytestmark = pytest.mark.real
+pytestmark = [pytest.mark.real, pytest.mark.gate]
 ONE = Resources(SMALL.cpus, SMALL.memory_mb)
 HOURS = 1000.0  # far away
 

@@ -18,7 +18,7 @@ from tests.real.openstack_rig import IMAGE, OpenStackRig, connect, nova, wait
 from tests.real.tenant_rig import LIST, TenantRig, shaped
 from tests.unit.test_cloud_applying import PUBLIC_KEY
 
-pytestmark = pytest.mark.real
+pytestmark = [pytest.mark.real, pytest.mark.gate]
 
 
 @pytest.fixture

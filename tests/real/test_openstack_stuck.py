@@ -15,7 +15,7 @@ from tests.contract.instance_rig import spec
 from tests.real.openstack_rig import SHAPE, connect, nova, wait
 from tests.real.tenant_rig import LIST, PATIENT, TenantRig
 
-pytestmark = pytest.mark.real
+pytestmark = [pytest.mark.real, pytest.mark.gate]
 
 
 def _with(**fields: Any) -> Any:

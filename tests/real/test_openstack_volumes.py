@@ -17,7 +17,7 @@ from tests.real.cloud_proxy import KEYSTONE, CloudProxy
 from tests.real.openstack_rig import connect, wait
 from tests.real.tenant_rig import CREATE, LIST, TenantRig, shaped
 
-pytestmark = pytest.mark.real
+pytestmark = [pytest.mark.real, pytest.mark.gate]
 SIZE_GB = 2
 ATTACHED = "os-extended-volumes:volumes_attached"
 

@@ -10,7 +10,7 @@ import pytest
 from backfill.lab.policyfile import policy
 from tests.real.daemon_rig import DaemonRig, daemon_lab
 
-pytestmark = pytest.mark.real
+pytestmark = [pytest.mark.real, pytest.mark.gate]
 
 ONE: dict[str, Any] = {"limits": {"max_instances": 1}}
 # A kernel that finds no first program stands still for ever; one that is only probed powers off.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pytest
@@ -56,6 +56,14 @@ REMOVAL = (
 )
 
 
+def in_test(moments: Sequence[tuple[str, str]], most: int) -> list[object]:
+    """So many of them are in `make test`, all in the gate."""
+    return [
+        pytest.param(*pair, id=" / ".join(pair), marks=() if at < most else pytest.mark.gate)
+        for at, pair in enumerate(moments)
+    ]
+
+
 @pytest.fixture(scope="module")
 def bed() -> Iterator[DaemonRig]:
     with daemon_lab("crash") as rig:
@@ -83,18 +91,19 @@ def give_and_take(rig: DaemonRig, policy: dict[str, Any], giving: str, taking: s
     assert len(rig.words_at_s(low)) > before
 
 
-@pytest.mark.parametrize(("giving", "taking"), PAUSES, ids=[" / ".join(p) for p in PAUSES])
+@pytest.mark.parametrize(("giving", "taking"), in_test(PAUSES, 3))
 def test_killed_while_pausing_and_returning(rig: DaemonRig, giving: str, taking: str) -> None:
     """Whatever was begun is finished by the next daemon, once."""
     give_and_take(rig, BY_PAUSE, giving, taking)
 
 
-@pytest.mark.parametrize(("giving", "taking"), SUSPENDS, ids=[" / ".join(p) for p in SUSPENDS])
+@pytest.mark.parametrize(("giving", "taking"), in_test(SUSPENDS, 1))
 def test_killed_while_suspending_and_restoring(rig: DaemonRig, giving: str, taking: str) -> None:
     """The same with memory on its way to disk and back."""
     give_and_take(rig, BY_SUSPEND, giving, taking)
 
 
+@pytest.mark.gate
 @pytest.mark.parametrize("moment", MOVES)
 def test_killed_while_moving(rig: DaemonRig, moment: str) -> None:
     """A running instance is on one host in the end, and its job never stopped for long."""
@@ -114,6 +123,7 @@ def test_killed_while_moving(rig: DaemonRig, moment: str) -> None:
     assert rig.show(low)["Restarts"] == "0"
 
 
+@pytest.mark.gate
 def test_killed_again_and_again_while_removing_and_booting(rig: DaemonRig) -> None:
     """One removal and one boot, each through six crashes: no leftover, no second instance."""
     rig.restart(scale={"idle_s": 600}, **ONE)

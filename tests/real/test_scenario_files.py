@@ -12,7 +12,7 @@ from backfill.core.policies.readiness import Readiness
 from backfill.lab.extras import exported
 from tests.real.daemon_rig import MIGRATE, PAUSE, SUSPEND, DaemonRig, daemon_lab
 
-pytestmark = pytest.mark.real
+pytestmark = [pytest.mark.real, pytest.mark.gate]
 
 # Without KVM the kernel's NFS modules take seconds to load, and a busy machine takes its time.
 LIMIT_S = 600.0

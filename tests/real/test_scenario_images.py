@@ -19,7 +19,7 @@ from backfill.ui import slurm_parts
 from tests.real.conf_lab import transactions_of
 from tests.real.daemon_rig import DaemonRig, daemon_lab
 
-pytestmark = pytest.mark.real
+pytestmark = [pytest.mark.real, pytest.mark.gate]
 
 # What cloud-init would find tells which image a guest is of: they share one disk here.
 _USER_DATA = "/var/lib/cloud/seed/nocloud/user-data"

@@ -9,7 +9,7 @@ import pytest
 
 from tests.real.daemon_rig import PAUSE, REQUEUE, DaemonRig, daemon_lab
 
-pytestmark = pytest.mark.real
+pytestmark = [pytest.mark.real, pytest.mark.gate]
 
 POLICY: dict[str, Any] = {
     "ladder": [PAUSE, REQUEUE],

@@ -12,7 +12,7 @@ import backfill
 from tests.real.daemon_rig import PAUSE, REQUEUE, DaemonRig, daemon_lab
 from tests.real.mpi_rig import MPI, RingJob
 
-pytestmark = pytest.mark.real
+pytestmark = [pytest.mark.real, pytest.mark.gate]
 ROOT = Path(backfill.__file__).parents[1]
 # Nothing waits for its host when another one has room.
 MIGRATE = {"rung": "migrate", "within_s": 600}

@@ -16,7 +16,7 @@ from backfill.lab.policyfile import write_policy
 from backfill.lab.spec import LabSpec
 from tests.real.daemon_rig import _ROOT, PATIENT, PAUSE, REQUEUE, DaemonRig
 
-pytestmark = pytest.mark.real
+pytestmark = [pytest.mark.real, pytest.mark.gate]
 _LADDER = {"ladder": [PAUSE, REQUEUE]}
 
 

@@ -57,6 +57,7 @@ def test_slurmctld_restarts_during_a_pause(rig: DaemonRig, end: Callable[[Daemon
     assert rig.show(low)["Restarts"] == "0"
 
 
+@pytest.mark.gate
 def test_a_hung_slurmctld_stops_only_what_is_asked_of_it(rig: DaemonRig) -> None:
     """Hosts are read and questions answered meanwhile; afterwards all goes on by itself."""
     rig.restart(slurm={"timeout_s": 3}, **BY_PAUSE)
@@ -106,6 +107,7 @@ def test_a_job_requeued_behind_our_back_is_never_thawed(rig: DaemonRig, watched:
     assert thawed == []
 
 
+@pytest.mark.gate
 def test_a_suspend_that_arrives_after_the_thaw_does_no_harm(rig: DaemonRig) -> None:
     """It was sent to a paused guest and is delivered late: the job goes on all the same."""
     rig.restart(**BY_PAUSE)
@@ -123,6 +125,7 @@ def test_a_suspend_that_arrives_after_the_thaw_does_no_harm(rig: DaemonRig) -> N
     rig.finish(low)
 
 
+@pytest.mark.gate
 def test_a_job_that_a_late_signal_stopped_is_set_going(rig: DaemonRig) -> None:
     """Slurm shows it as running and its processes stand still: that is seen and mended."""
     rig.restart(**BY_PAUSE)
@@ -155,6 +158,7 @@ def test_two_jobs_want_the_same_host(rig: DaemonRig) -> None:
     rig.finish(low)
 
 
+@pytest.mark.gate
 def test_a_second_job_takes_the_host_that_the_work_moves_to(rig: DaemonRig) -> None:
     """Wherever the instance is when that happens, it stands still until one host is free."""
     rig.restart(**SOON)
@@ -173,6 +177,7 @@ def test_a_second_job_takes_the_host_that_the_work_moves_to(rig: DaemonRig) -> N
     assert rig.show(low)["Restarts"] == "0"
 
 
+@pytest.mark.gate
 def test_the_high_job_is_cancelled_while_its_hook_waits(rig: DaemonRig) -> None:
     """The host turns out to be free before it was given up: the low job goes on there."""
     rig.restart(**BY_PAUSE)
@@ -191,6 +196,7 @@ def test_the_high_job_is_cancelled_while_its_hook_waits(rig: DaemonRig) -> None:
     assert rig.show(low)["Restarts"] == "0"
 
 
+@pytest.mark.gate
 def test_the_parked_job_is_cancelled(rig: DaemonRig) -> None:
     """Nobody needs its instance any more: it goes, and the high-priority job notices nothing."""
     rig.restart(**BY_PAUSE)
@@ -254,6 +260,7 @@ def deleted(rig: DaemonRig, node: str) -> bool:
     return f"NodeName={node} " in shown and f"NodeName={node} " not in left
 
 
+@pytest.mark.gate
 def test_the_dead_are_set_down_and_the_paused_are_not(rig: DaemonRig) -> None:
     """With SlurmdTimeout=0 only the daemon does it; the node comes back when its slurmd does."""
     rig.restart(**BY_PAUSE, liveness={"down_after_s": 3})

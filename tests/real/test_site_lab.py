@@ -15,7 +15,7 @@ from backfill.lab.spec import JOB_USER, LabError, LabSpec
 from backfill.lab.waiting import wait_until
 from tests.real.leftovers import namespaces, traces
 
-pytestmark = pytest.mark.real
+pytestmark = [pytest.mark.real, pytest.mark.gate]
 PATIENCE_S = 600.0
 # Releases of Slurm with the way in which hosts get slurm.conf; CI boots the first.
 _SITES = [

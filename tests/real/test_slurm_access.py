@@ -21,7 +21,7 @@ from tests.contract.workload_rig import await_state
 from tests.real.conf_lab import conf_lab, site_directory, transactions_of
 from tests.real.slurm_lab import RealRig, commands_of, until
 
-pytestmark = pytest.mark.real
+pytestmark = [pytest.mark.real, pytest.mark.gate]
 MEMBER, NODE, FEATURE = "daemon", "vn7", "cms"  # a user that every release's root has
 RESERVED = reservation_of(FEATURE, NODE)
 _LUA = """-- the site's

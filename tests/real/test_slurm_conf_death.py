@@ -18,7 +18,7 @@ from tests.contract.workload_rig import REASON, await_state, node, running, spec
 from tests.real.conf_lab import ConfRig, conf_lab, transactions_of
 from tests.real.releases import OLDEST_AND_NEWEST
 
-pytestmark = pytest.mark.real
+pytestmark = [pytest.mark.real, pytest.mark.gate]
 
 
 @pytest.fixture(scope="module", params=OLDEST_AND_NEWEST)

@@ -13,7 +13,7 @@ from backfill.lab.roots import SUITES
 from tests.contract.workload_rig import job, running, spec
 from tests.real.slurm_lab import RealRig, slurm_lab
 
-pytestmark = pytest.mark.real
+pytestmark = [pytest.mark.real, pytest.mark.gate]
 ROUNDS, NODES = 5, 40
 
 

@@ -65,14 +65,20 @@ def test_the_longest_begin_first_and_what_is_not_known_after_them(tmp_path: Path
     assert [group.name for group in order] == ["slow", "big", "new", "quick"]
 
 
-def test_files_of_long_tests_alone_are_not_begun_in_the_gate(tmp_path: Path) -> None:
+def test_files_whose_tests_are_all_for_longer_runs_are_not_begun(tmp_path: Path) -> None:
     files = written(
         tmp_path,
         some=REAL + "@pytest.mark.soak\ndef test_long() -> None: ...",
+        alike="import pytest\npytestmark = [pytest.mark.real, pytest.mark.gate]\n",
         only="import pytest\npytestmark = [pytest.mark.real, pytest.mark.soak]\n",
     )
-    assert [group.name for group in groups(files, "real and not soak")] == ["some"]
-    assert [group.name for group in groups(files, "soak")] == ["some", "only"]
+
+    def begun(marks: str) -> list[str]:
+        return [group.name for group in groups(files, marks)]
+
+    assert begun("real and not gate and not soak") == ["some"]
+    assert begun("real and not soak") == ["some", "alike"]
+    assert begun("soak") == ["some", "alike", "only"]
 
 
 def test_more_begin_only_while_processors_idle() -> None:

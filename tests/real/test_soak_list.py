@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.real.soak_list import PAGE, held, noted, page
+
+pytestmark = [pytest.mark.real, pytest.mark.gate]
 
 
 def test_the_page_is_what_there_is() -> None:
