@@ -110,9 +110,16 @@ def test_the_sites_hooks_and_ours_all_run(site: Site) -> None:
     assert not (site.home / "ours").exists()
     used = site.rig.manager.settings()
     assert "ours" not in used.prolog_slurmctld
+    # slurmctld has kept our script in memory; the site's own is read in its place.
+    refused = site.rig.lab.run("ctl", ["sbatch", "-C", "x&root6*1", "--wrap", "true"])
+    assert refused.returncode != 0
+    assert "may not have root6" not in refused.stderr
+    refused = site.rig.lab.run("ctl", ["sbatch", "-J", "forbidden", "--wrap", "true"])
+    assert refused.returncode != 0
     job = site.rig.submit(site.rig.hosts[0])
     await_state(site.rig, job, JobState.RUNNING)
     until(lambda: f"{job} prolog_slurmctld" in site.prologs())
+    assert site.rig.ctl("squeue", "-h", "-j", job, "-O", "comment:64") == "seen by the site"
     site.rig.finish(job)
     site.rig.reset()
 
