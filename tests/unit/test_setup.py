@@ -12,16 +12,17 @@ import pytest
 import yaml
 
 from backfill.config import load
-from backfill.core.model.cluster import Node, NodeBase, SlurmSettings, SlurmVersion
+from backfill.core.model.cluster import Job, JobState, Node, NodeBase, SlurmSettings, SlurmVersion
 from backfill.drivers.libvirt.inspection import HostInspection
 from backfill.drivers.slurm.conf.files import replace_file
 from backfill.ports.errors import UnreachableError
+from backfill.ports.workload import ClusterObservation
 from backfill.ui.cli import main
 from backfill.ui.commands import setup
 from backfill.ui.setup import steps
 from backfill.ui.setup.host_script import host_script
 from backfill.ui.setup.plan import Places, catalogue, policy, texts
-from backfill.ui.setup.slurm_lines import BEGIN, Needs, with_cgroups, with_our_lines
+from backfill.ui.setup.slurm_lines import BEGIN, Needs, jobs_lost, select_type, with_cgroups, with_our_lines
 from backfill.ui.setup.steps import MakeFolder, Owner, RunCommand, Step, StepError, UndoRecord, WriteFile
 from backfill.ui.setup.survey import HostSurvey, Survey, mounts_in
 from backfill.ui.setup.wishes import WishError, Wishes, image_in, suggested
@@ -74,6 +75,23 @@ def test_the_sites_own_partition_and_node_set_are_used() -> None:
     made = with_our_lines(own, NEEDS)
     assert "PartitionName=htc Nodes=bm1,ours State=UP\n" in made
     assert made.count("NodeSet=") == made.count("PartitionName=htc") == 1
+
+
+@pytest.mark.parametrize(
+    ("now", "text", "version", "jobs", "lost"),
+    [
+        ("select/cons_tres", "SelectType=select/linear\n", (24, 11), 2, True),
+        ("select/cons_tres", "SelectType=select/linear\n", (24, 11), 0, False),
+        ("select/cons_tres", "SelectType=select/cons_res\n", (22, 5), 2, False),
+        ("select/cons_tres", "ClusterName=c\n", (22, 5), 2, True),
+        ("select/cons_tres", "ClusterName=c\n", (23, 11), 2, False),
+        ("select/linear", "SelectType=select/linear\n", (22, 5), 2, False),
+    ],
+)
+def test_another_select_type_loses_jobs(
+    now: str, text: str, version: tuple[int, int], jobs: int, lost: bool
+) -> None:
+    assert bool(jobs_lost(now, select_type(text, SlurmVersion(*version)), jobs)) is lost
 
 
 def test_cgroup_conf_is_extended_or_changed() -> None:
@@ -254,6 +272,8 @@ def test_steps_are_done_once_and_undone(tmp_path: Path) -> None:
     assert [step.shown() for step in world.steps()] == [""] * 6
     record.carry_out(world.steps(), world.run)
     assert world.ran == ["restart", "install"]
+    assert record.before(tmp_path / "conf") == before["conf"][0]
+    assert record.before(tmp_path / "made/key") is None
     assert record.undo(world.run) == []
     assert world.ran == ["restart", "install", "remove", "restart"]
     assert world.picture() == before
@@ -363,3 +383,37 @@ def test_without_slurm_nothing_is_changed(
     assert "nothing was changed: slurmctld: it does not answer; start it" in capsys.readouterr().err
     assert main(["setup", "--undo"]) == 1
     assert "nothing was set up here" in capsys.readouterr().err
+
+
+class Cluster:
+    """A slurmctld as it is after the set-up, with one job that waits."""
+
+    state = JobState.PENDING
+
+    def __init__(self, *_: object) -> None: ...
+
+    def settings(self) -> SlurmSettings:
+        return SlurmSettings(SlurmVersion(22, 5), "c", 0, 20, "select/cons_tres")
+
+    def observe(self) -> ClusterObservation:
+        return ClusterObservation(0.0, {}, {"1": Job("1", 1, "htc", self.state)})
+
+
+def test_taking_back_a_select_type_waits_for_the_jobs(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """Slurm would lose them: they are asked for anew, and nothing is changed while there are any."""
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    monkeypatch.setattr(setup, "_STATE", tmp_path / "record")
+    monkeypatch.setattr(setup, "_at_work", lambda: "")
+    monkeypatch.setattr(setup, "SlurmManager", Cluster)
+    conf = tmp_path / "slurm.conf"
+    conf.write_text("SelectType=select/linear\n")
+    UndoRecord(tmp_path / "record").carry_out([WriteFile(conf, b"SelectType=select/cons_tres\n", ME)])
+    argv = ["setup", "--undo", "--slurm-conf", str(conf)]
+    assert main(argv) == 1
+    assert "SelectType would be select/linear instead of select/cons_tres" in capsys.readouterr().err
+    assert conf.read_text() == "SelectType=select/cons_tres\n"
+    monkeypatch.setattr(Cluster, "state", JobState.COMPLETED)
+    assert main(argv) == 0
+    assert conf.read_text() == "SelectType=select/linear\n"

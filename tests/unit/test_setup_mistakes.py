@@ -116,6 +116,19 @@ def test_hosts_that_do_not_answer_are_told_line_by_line(ask: Ask, monkeypatch: p
     ]
 
 
+def test_a_change_at_which_slurm_loses_jobs_is_refused(ask: Ask, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another SelectType: the jobs of the site are not ours to end."""
+    there = replace(_survey(), jobs=3)
+    monkeypatch.setattr(setup, "survey", lambda *_: there)
+    status, said = ask({"--names": "vn[1-2]"})
+    assert status == 1
+    assert "nothing was changed: SelectType would be select/cons_tres instead of select/linear" in said
+    assert "loses all jobs that run or wait, 3 now" in said
+    alike = replace(there.settings, select_type="select/cons_res")
+    monkeypatch.setattr(setup, "survey", lambda *_: replace(there, settings=alike))
+    assert "jobs" not in ask({"--names": "vn[1-2]"})[1]
+
+
 class _Terminal(StringIO):
     def isatty(self) -> bool:
         return True

@@ -15,6 +15,7 @@ from backfill.core.model.sentences import visible
 from backfill.drivers.slurm.commands import SlurmTools
 from backfill.drivers.slurm.conf.dry import dry_start
 from backfill.drivers.slurm.conf.managed import EMPTY, render
+from backfill.drivers.slurm.driver import SlurmManager
 from backfill.ports.errors import DriverError
 from backfill.ui.assemble import slurm_manager
 from backfill.ui.client import print_json
@@ -29,8 +30,9 @@ from backfill.ui.setup.mistakes import (
     restart_words,
 )
 from backfill.ui.setup.plan import Places, for_hosts, steps, texts
+from backfill.ui.setup.slurm_lines import jobs_lost, select_type
 from backfill.ui.setup.steps import Step, StepError, UndoRecord, WriteFile
-from backfill.ui.setup.survey import URI, Survey, survey
+from backfill.ui.setup.survey import URI, Survey, jobs_of, survey
 from backfill.ui.setup.wishes import WishError, Wishes, suggested
 
 _STATE = Path("/var/lib/backfill-setup")
@@ -102,7 +104,7 @@ def run_setup(args: argparse.Namespace) -> int:
         return NO_PERMISSION
     record = UndoRecord(_STATE)
     try:
-        return _undo(record) if args.undo else _set_up(args, record)
+        return _undo(record, args.slurm_conf) if args.undo else _set_up(args, record)
     except WishError as error:
         for line in str(error).splitlines():
             say(line)
@@ -125,8 +127,12 @@ def _set_up(args: argparse.Namespace, record: UndoRecord) -> int:
     check_wishes(found, wishes)
     places = Places(conf, program=(sys.executable, "-m", "backfill"), restart=restart)
     wanted = steps(found, wishes, places)
-    _check(found, wishes, places, wanted)
     plan = [shown for step in (*wanted, *for_hosts(wishes, places)) if (shown := step.shown())]
+    now, then = found.settings, texts(found, wishes)["slurm.conf"]
+    if plan and (lost := jobs_lost(now.select_type, select_type(then, now.version), found.jobs)):
+        say(f"nothing was changed: {lost}")
+        return NO
+    _check(found, wishes, places, wanted)
     if args.json:
         print_json({"plan": plan, "done": False})
     else:
@@ -258,12 +264,26 @@ def _at_work() -> str:
     return f"Slurm still has our node {there[0]}, whose job would be lost; let its work end (docs/install.md)"
 
 
-def _undo(record: UndoRecord) -> int:
+def _jobs_lost_by(record: UndoRecord, conf: Path) -> str:
+    """Say what slurm.conf as it was does to Slurm's jobs; empty: nothing, or Slurm cannot be asked."""
+    before = record.before(conf)
+    if before is None:
+        return ""
+    manager = SlurmManager(SlurmTools(conf=conf))
+    try:
+        now, jobs = manager.settings(), jobs_of(manager.observe())
+    except DriverError:
+        return ""  # a slurmctld that does not run has to be brought back, perhaps by this
+    then = select_type(before.decode("utf-8", "surrogateescape"), now.version)
+    return jobs_lost(now.select_type, then, jobs)
+
+
+def _undo(record: UndoRecord, conf: Path) -> int:
     if not record.there:
         say("nothing was set up here by `backfill setup`")
         return NO
-    if working := _at_work():
-        say(f"nothing was changed: {working}")
+    if reason := _at_work() or _jobs_lost_by(record, conf):
+        say(f"nothing was changed: {reason}")
         return NO
     try:
         for sentence in record.undo():

@@ -6,8 +6,14 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from backfill.core.model.cluster import SlurmVersion
+
 BEGIN = "# Added by `backfill setup`; `backfill setup --undo` takes it away."
 _LONGEST_TREE = 65533
+_TRES_BY_DEFAULT = (23, 11)
+_SELECT = "select/cons_tres"
+# Whose saved state is the same (slurm.conf(5), SelectType): from one to the other no job is lost.
+_ALIKE = frozenset({_SELECT, "select/cons_res"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,8 +61,8 @@ def with_our_lines(text: str, needs: Needs) -> str:
 def _settings(text: str, needs: Needs) -> Mapping[str, str]:
     """Return the settings whose values do not do, with those that would."""
     wanted: dict[str, str] = {}
-    if _value(text, "SelectType") != "select/cons_tres":
-        wanted["SelectType"] = "select/cons_tres"
+    if _value(text, "SelectType") != _SELECT:
+        wanted["SelectType"] = _SELECT
     if _number(text, "MaxNodeCount", 0) < needs.max_nodes:
         wanted["MaxNodeCount"] = str(needs.max_nodes)
     parameters = [word for word in _value(text, "SlurmctldParameters").split(",") if word]
@@ -70,6 +76,24 @@ def _settings(text: str, needs: Needs) -> Mapping[str, str]:
     if 0 < _number(text, "PrologEpilogTimeout", 0) < limit_s:
         wanted["PrologEpilogTimeout"] = str(limit_s)
     return wanted
+
+
+def select_type(text: str, version: SlurmVersion) -> str:
+    """Return the SelectType of a slurm.conf; without a line, that of the release (its RELEASE_NOTES)."""
+    return _value(text, "SelectType") or (_SELECT if version.major >= _TRES_BY_DEFAULT else "select/linear")
+
+
+def jobs_lost(now: str, then: str, jobs: int) -> str:
+    """Say what a change of SelectType, by a restart of slurmctld, does to its `jobs`; empty: nothing.
+
+    "All job information (running and pending) will be lost" (slurm.conf(5)).
+    """
+    if not jobs or now == then or {now, then} <= _ALIKE:
+        return ""
+    return (
+        f"SelectType would be {then} instead of {now}, and with that change Slurm loses all jobs that run "
+        f"or wait, {jobs} now; let them end, or set SelectType yourself when you can do without them"
+    )
 
 
 def with_cgroups(text: str) -> str:

@@ -141,6 +141,12 @@ class UndoRecord:
         """Return True if something was set up that can be undone."""
         return self._path.exists()
 
+    def before(self, path: Path) -> bytes | None:
+        """Return what a file held; None where it was not there or was not changed."""
+        found = (entry["before"] for entry in self._read()[0] if entry.get("path") == str(path))
+        was = next(found, None)
+        return base64.b64decode(was) if was is not None else None
+
     def carry_out(self, steps: Sequence[Step], run: Run = run_command) -> None:
         """Do what is not done yet, and what a run that was killed still owed.
 

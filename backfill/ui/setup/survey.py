@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from backfill.core.model.cluster import Node, SlurmSettings
+from backfill.core.model.cluster import ENDED, Node, SlurmSettings
 from backfill.drivers.slurm.checks import is_dynamic
 from backfill.drivers.slurm.commands import SlurmTools
 from backfill.drivers.slurm.driver import SlurmManager
@@ -18,6 +18,7 @@ from backfill.ports.errors import DriverError
 
 if TYPE_CHECKING:
     from backfill.drivers.libvirt.inspection import HostInspection
+    from backfill.ports.workload import ClusterObservation
 
 _PORT = 6817
 _NETWORK_FILES = ("nfs", "nfs4", "ceph", "lustre", "gpfs", "beegfs", "fuse.glusterfs")
@@ -42,7 +43,8 @@ class HostSurvey:
 class Survey:
     """The cluster. `controller`: slurmctld's address; `shared`: file systems of a network, as mounted.
 
-    `mounts`: those of them that this machine's fstab has, each a line as a guest can have it.
+    `mounts`: those of them that this machine's fstab has, each a line as a guest can have it. `jobs`
+    is how many run or wait.
     """
 
     settings: SlurmSettings
@@ -53,6 +55,7 @@ class Survey:
     shared: tuple[str, ...] = ()
     texts: Mapping[str, str] = field(default_factory=dict)
     mounts: tuple[str, ...] = ()
+    jobs: int = 0
 
     @property
     def bridge(self) -> str:
@@ -79,7 +82,8 @@ def survey(conf: Path, names: Sequence[str], uri: str) -> Survey:
     tools = SlurmTools(conf=conf)
     manager = SlurmManager(tools)
     settings = manager.settings()
-    nodes = manager.observe().nodes
+    seen = manager.observe()
+    nodes = seen.nodes
     chosen = [node for node in nodes.values() if not is_dynamic(node) and (not names or node.name in names)]
     address = _controller(settings)
     texts = {}
@@ -96,7 +100,13 @@ def survey(conf: Path, names: Sequence[str], uri: str) -> Survey:
         _shared(Path("/proc/mounts").read_text()),
         texts,
         mounts_in(_FSTAB.read_text()) if _FSTAB.exists() else (),
+        jobs_of(seen),
     )
+
+
+def jobs_of(seen: ClusterObservation) -> int:
+    """Return how many jobs run or wait."""
+    return sum(job.state not in ENDED for job in seen.jobs.values())
 
 
 def _controller(settings: SlurmSettings) -> str:
