@@ -10,8 +10,9 @@ from collections.abc import Iterator, Mapping
 from backfill.config.model import Config, HookPlaceKind, ReadKind, RegistrationKind
 from backfill.core.model.cluster import Node, SlurmSettings
 from backfill.core.model.fleet import Host
+from backfill.core.model.lifecycle import Rung
 from backfill.core.model.quantities import Resources
-from backfill.core.policies.ladder import Ladder, Rung, RungRule
+from backfill.core.policies.ladder import Ladder, RungRule
 from backfill.core.policies.spread import Larger
 from backfill.core.room import too_large_to_bind
 

@@ -21,10 +21,11 @@ from backfill.config.model import (
     SlurmSettingsFile,
 )
 from backfill.config.reach import unreachable
+from backfill.core.model.lifecycle import Rung
 from backfill.core.policies.access import EVERYBODY, People, Role, Roles
 from backfill.core.policies.devices import Devices
 from backfill.core.policies.environments import Environments
-from backfill.core.policies.ladder import Ladder, Rung
+from backfill.core.policies.ladder import Ladder
 from backfill.core.policies.limits import Limits
 from backfill.core.policies.own_machines import OwnMachines
 from backfill.core.policies.saving import Saving

@@ -13,10 +13,9 @@ from typing import Any
 from backfill.core.model import actions as act
 from backfill.core.model import changes as ch
 from backfill.core.model.fleet import Instance, InstanceState
-from backfill.core.model.lifecycle import Cause, EvictionCause, ManagedNode, Phase
+from backfill.core.model.lifecycle import Cause, EvictionCause, ManagedNode, Phase, Rung
 from backfill.core.model.plan import Action, AnswerClaim
 from backfill.core.model.refusals import Code, Refusal
-from backfill.core.policies.ladder import Rung
 from backfill.core.world import World
 from backfill.engine.families import Body, Counts, Family, FamilyKind, Spreads
 from backfill.engine.work_account import LostRun, WorkAccount

@@ -13,7 +13,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from backfill.core.model.fleet import Flavour
-from backfill.core.policies.ladder import Ladder, Rung, RungRule
+from backfill.core.model.lifecycle import Rung
+from backfill.core.policies.ladder import Ladder, RungRule
 from backfill.core.policies.limits import Limits
 from backfill.core.policies.saving import daly_s
 from backfill.core.policies.scale import Scale

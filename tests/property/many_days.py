@@ -18,11 +18,11 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 
-from backfill.core.model.lifecycle import Phase
+from backfill.core.model.lifecycle import Phase, Rung
 from backfill.core.model.plan import Plan
 from backfill.core.policies.budgets import Budget, Budgets
 from backfill.core.policies.comeback import Comeback
-from backfill.core.policies.ladder import Rung, RungRule
+from backfill.core.policies.ladder import RungRule
 from backfill.core.policies.liveness import Liveness
 from backfill.core.policies.own_machines import Hopeless, OwnMachines
 from backfill.core.policies.scale import Scale

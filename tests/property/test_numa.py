@@ -8,7 +8,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from backfill.core.model.fleet import Flavour, NumaNode
-from backfill.core.policies.ladder import Ladder, Rung, RungRule
+from backfill.core.model.lifecycle import Rung
+from backfill.core.policies.ladder import Ladder, RungRule
 from backfill.core.policies.own_machines import OwnMachines
 from backfill.core.policies.spread import Larger, Order, Spread
 from tests.simulation.policy_cluster import TWELVE, cluster, ended, play, policies

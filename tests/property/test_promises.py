@@ -6,8 +6,9 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from backfill.core.model.cluster import JobState
+from backfill.core.model.lifecycle import Rung
 from backfill.core.policies.budgets import Budget, Budgets
-from backfill.core.policies.ladder import Rung, RungRule
+from backfill.core.policies.ladder import RungRule
 from backfill.core.policies.scale import Scale
 from backfill.core.policies.victims import Extent, Victims
 from backfill.core.policy import PolicySet, Proof

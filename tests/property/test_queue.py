@@ -7,9 +7,10 @@ from dataclasses import replace
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from backfill.core.model.lifecycle import Rung
 from backfill.core.policies.budgets import Budget, Budgets, Of
 from backfill.core.policies.comeback import Comeback
-from backfill.core.policies.ladder import Rung, RungRule
+from backfill.core.policies.ladder import RungRule
 from backfill.core.policies.limits import Limits
 from backfill.core.policies.saving import Saving
 from backfill.core.policies.scale import Scale

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 from backfill.core.model.cluster import JobState
 from backfill.core.model.fleet import Flavour
-from backfill.core.model.lifecycle import Phase
-from backfill.core.policies.ladder import Ladder, Rung, RungRule
+from backfill.core.model.lifecycle import Phase, Rung
+from backfill.core.policies.ladder import Ladder, RungRule
 from backfill.core.policies.limits import Limits
 from backfill.core.policies.scale import Scale
 from backfill.core.policy import PolicySet, Priorities, Template

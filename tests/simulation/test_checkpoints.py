@@ -9,12 +9,12 @@ import pytest
 from backfill.core.model import changes as ch
 from backfill.core.model.cluster import JobState
 from backfill.core.model.fleet import InstanceState
-from backfill.core.model.lifecycle import Phase
+from backfill.core.model.lifecycle import Phase, Rung
 from backfill.core.model.refusals import Goal
 from backfill.core.model.sentences import why as why_not
 from backfill.core.policies.checkpoints import Checkpoints
 from backfill.core.policies.disk_queue import DiskQueue
-from backfill.core.policies.ladder import Ladder, Rung, RungRule
+from backfill.core.policies.ladder import Ladder, RungRule
 from backfill.core.policies.scale import Scale
 from backfill.drivers.store.memory import MemoryJournal
 from backfill.engine.checkpoint_order import CommandError, checkpoint_order, put_back_order

@@ -10,10 +10,10 @@ from dataclasses import replace
 
 from backfill.core.model.actions import CreateInstance
 from backfill.core.model.cluster import JobState, NodeBase
-from backfill.core.model.lifecycle import Phase
+from backfill.core.model.lifecycle import Phase, Rung
 from backfill.core.model.quantities import Resources
 from backfill.core.policies.comeback import Comeback
-from backfill.core.policies.ladder import Ladder, Rung, RungRule
+from backfill.core.policies.ladder import Ladder, RungRule
 from backfill.core.policies.scale import Scale
 from backfill.core.policies.victims import Victims
 from backfill.core.policy import PolicySet

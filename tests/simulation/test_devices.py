@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from backfill.core.model.devices import Sharing
-from backfill.core.model.lifecycle import Phase
+from backfill.core.model.lifecycle import Phase, Rung
 from backfill.core.model.sentences import why
 from backfill.core.policies.demand import Demand
 from backfill.core.policies.devices import DeviceRule, Devices
-from backfill.core.policies.ladder import Ladder, Rung, RungRule
+from backfill.core.policies.ladder import Ladder, RungRule
 from backfill.core.policies.scale import Scale
 from backfill.drivers.simulated.world import SimulatedWorld
 from backfill.ports.errors import UnreachableError

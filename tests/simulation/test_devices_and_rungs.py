@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from backfill.core.model.fleet import InstanceState
-from backfill.core.model.lifecycle import Phase
+from backfill.core.model.lifecycle import Phase, Rung
 from backfill.core.model.sentences import why
-from backfill.core.policies.ladder import Ladder, Rung, RungRule
+from backfill.core.policies.ladder import Ladder, RungRule
 from backfill.drivers.simulated.world import SimulatedWorld
 from backfill.ports.errors import UnreachableError
 from tests.simulation.device_cluster import RULES, functions, held, plugged

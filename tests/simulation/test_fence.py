@@ -8,8 +8,8 @@ import pytest
 
 from backfill.core.model.cluster import JobState
 from backfill.core.model.fleet import Flavour, InstanceState
-from backfill.core.model.lifecycle import Phase
-from backfill.core.policies.ladder import Ladder, Rung, RungRule
+from backfill.core.model.lifecycle import Phase, Rung
+from backfill.core.policies.ladder import Ladder, RungRule
 from backfill.core.policy import PolicySet
 from backfill.drivers.simulated.costs import StepCosts
 from backfill.drivers.simulated.world import SimulatedWorld

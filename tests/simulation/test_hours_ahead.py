@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from backfill.core.model.lifecycle import Phase
+from backfill.core.model.lifecycle import Phase, Rung
 from backfill.core.model.sentences import why
 from backfill.core.policies.comeback import Comeback
 from backfill.core.policies.gaps import Gaps
-from backfill.core.policies.ladder import Ladder, Rung, RungRule
+from backfill.core.policies.ladder import Ladder, RungRule
 from backfill.core.policies.limits import Limits
 from backfill.drivers.simulated.world import SimulatedWorld
 from tests.simulation.policy_cluster import cluster, ended, phases, play, policies, running, taken_once

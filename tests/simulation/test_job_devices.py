@@ -7,10 +7,10 @@ import pytest
 from backfill.core.model.devices import Holding, VirtualFunction
 from backfill.core.model.fleet import CloneMethod, InstanceSpec
 from backfill.core.model.job_machines import MachinesState
-from backfill.core.model.lifecycle import Phase
+from backfill.core.model.lifecycle import Phase, Rung
 from backfill.core.model.records import decode
 from backfill.core.policies.cloning import Choice, Cloning
-from backfill.core.policies.ladder import Ladder, Rung, RungRule
+from backfill.core.policies.ladder import Ladder, RungRule
 from backfill.core.policies.own_machines import OwnMachines
 from backfill.drivers.simulated.world import SimulatedWorld
 from backfill.ports.errors import BusyError

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from backfill.core.model.cluster import JobState
 from backfill.core.model.fleet import InstanceState
-from backfill.core.model.lifecycle import HeldJob, ManagedNode, Phase, RefusedSuspend
+from backfill.core.model.lifecycle import HeldJob, ManagedNode, Phase, RefusedSuspend, Rung
 from backfill.core.model.sentences import why
-from backfill.core.policies.ladder import Rung, RungRule
+from backfill.core.policies.ladder import RungRule
 from backfill.core.policies.scale import Scale
 from backfill.core.policies.workloads import AtEnd, Workload, Workloads
 from backfill.core.reconcile.held_jobs import mark

@@ -9,11 +9,11 @@ import pytest
 
 from backfill.core.model.cluster import JobState
 from backfill.core.model.fleet import InstanceState
-from backfill.core.model.lifecycle import Phase
+from backfill.core.model.lifecycle import Phase, Rung
 from backfill.core.model.readiness import Fact
 from backfill.core.model.refusals import Goal
 from backfill.core.model.sentences import why
-from backfill.core.policies.ladder import Ladder, Rung, RungRule
+from backfill.core.policies.ladder import Ladder, RungRule
 from backfill.core.policies.limits import Limits
 from backfill.core.policies.scale import Scale
 from backfill.drivers.simulated.world import SimulatedWorld

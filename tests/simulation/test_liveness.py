@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 from backfill.core.model.cluster import JobState, NodeBase
-from backfill.core.model.lifecycle import Phase
+from backfill.core.model.lifecycle import Phase, Rung
 from backfill.core.model.refusals import Goal
 from backfill.core.model.sentences import why
-from backfill.core.policies.ladder import Ladder, Rung, RungRule
+from backfill.core.policies.ladder import Ladder, RungRule
 from backfill.core.policies.liveness import Liveness
 from backfill.drivers.simulated.world import SimulatedWorld
 from backfill.drivers.store.memory import MemoryJournal

@@ -6,10 +6,10 @@ import pytest
 
 from backfill.core.model.actions import UndrainNode
 from backfill.core.model.cluster import JobState
-from backfill.core.model.lifecycle import Phase
+from backfill.core.model.lifecycle import Phase, Rung
 from backfill.core.model.pilots import slot_of
 from backfill.core.model.sentences import why
-from backfill.core.policies.ladder import Rung, RungRule
+from backfill.core.policies.ladder import RungRule
 from backfill.core.policies.limits import Limits
 from backfill.core.policies.scale import Scale
 from backfill.core.policies.supply import Supply

@@ -8,9 +8,9 @@ from dataclasses import replace
 import pytest
 
 from backfill.core.model.fleet import Flavour, InstanceState, NumaNode
-from backfill.core.model.lifecycle import Phase
+from backfill.core.model.lifecycle import Phase, Rung
 from backfill.core.model.sentences import why
-from backfill.core.policies.ladder import Ladder, Rung, RungRule
+from backfill.core.policies.ladder import Ladder, RungRule
 from backfill.core.policies.own_machines import OwnMachines
 from backfill.core.policies.spread import Larger, Order, Spread
 from backfill.drivers.simulated.world import SimulatedWorld

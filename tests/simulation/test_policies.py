@@ -5,11 +5,11 @@ from __future__ import annotations
 from datetime import UTC, datetime
 
 from backfill.core.model.cluster import JobState
-from backfill.core.model.lifecycle import Phase
+from backfill.core.model.lifecycle import Phase, Rung
 from backfill.core.model.sentences import why
 from backfill.core.policies.budgets import Budget, Budgets, Of
 from backfill.core.policies.demand import Demand
-from backfill.core.policies.ladder import Ladder, Rung, RungRule
+from backfill.core.policies.ladder import Ladder, RungRule
 from backfill.core.policies.limits import Limits
 from backfill.core.policies.quotas import Quota, Quotas
 from backfill.core.policies.scale import Scale

@@ -6,9 +6,10 @@ from dataclasses import replace
 
 from backfill.core.model.changes import MemoryWritten
 from backfill.core.model.cluster import JobState
+from backfill.core.model.lifecycle import Rung
 from backfill.core.model.refusals import Goal
 from backfill.core.model.sentences import why
-from backfill.core.policies.ladder import Ladder, Rung, RungRule
+from backfill.core.policies.ladder import Ladder, RungRule
 from backfill.core.policies.saving import Saving, daly_s
 from backfill.core.policy import PolicySet
 from backfill.drivers.simulated.world import SimulatedWorld

@@ -8,10 +8,10 @@ import pytest
 
 from backfill.core.model.cluster import JobState
 from backfill.core.model.fleet import Flavour, InstanceState
-from backfill.core.model.lifecycle import Phase
+from backfill.core.model.lifecycle import Phase, Rung
 from backfill.core.model.refusals import Code, Goal, Refusal
 from backfill.core.model.sentences import line
-from backfill.core.policies.ladder import Ladder, Rung, RungRule
+from backfill.core.policies.ladder import Ladder, RungRule
 from backfill.core.policies.scale import Scale
 from backfill.drivers.simulated.world import SimulatedWorld
 from backfill.drivers.store.memory import MemoryJournal

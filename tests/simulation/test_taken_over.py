@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from backfill.core.model.lifecycle import Phase
-from backfill.core.policies.ladder import Ladder, Rung, RungRule
+from backfill.core.model.lifecycle import Phase, Rung
+from backfill.core.policies.ladder import Ladder, RungRule
 from backfill.drivers.simulated.faults import Odd
 from backfill.drivers.simulated.slurm.model import SimReservation
 from backfill.drivers.simulated.world import SimulatedWorld

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 from backfill.core.model.cluster import JobState
 from backfill.core.model.fleet import InstanceState
-from backfill.core.model.lifecycle import Phase
+from backfill.core.model.lifecycle import Phase, Rung
 from backfill.core.policies.budgets import Budget, Budgets
-from backfill.core.policies.ladder import Ladder, Rung, RungRule
+from backfill.core.policies.ladder import Ladder, RungRule
 from backfill.drivers.store.memory import MemoryJournal
 from backfill.ports.errors import RefusedError, UnreachableError
 from backfill.sim.scenarios.rehearsal import Rehearsal

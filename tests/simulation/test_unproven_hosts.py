@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from backfill.core.model.lifecycle import Phase
+from backfill.core.model.lifecycle import Phase, Rung
 from backfill.core.model.refusals import Code
 from backfill.core.model.sentences import line
-from backfill.core.policies.ladder import Ladder, Rung, RungRule
+from backfill.core.policies.ladder import Ladder, RungRule
 from tests.simulation.policy_cluster import cluster, ended, phases, play, policies, running
 
 WRONG = "its clock is 7.0 s ahead of the daemon's"

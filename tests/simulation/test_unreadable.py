@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from backfill.core.model.fleet import InstanceState
-from backfill.core.model.lifecycle import Phase
+from backfill.core.model.lifecycle import Phase, Rung
 from backfill.core.model.sentences import why
-from backfill.core.policies.ladder import Ladder, Rung, RungRule
+from backfill.core.policies.ladder import Ladder, RungRule
 from backfill.sim.scenarios.rehearsal import Rehearsal
 from tests.simulation.policy_cluster import ended, one_host, play, policies, running
 

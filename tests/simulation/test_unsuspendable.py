@@ -11,12 +11,12 @@ import pytest
 
 from backfill.core.model.cluster import JobState
 from backfill.core.model.fleet import InstanceState
-from backfill.core.model.lifecycle import Phase, RefusedSuspend
+from backfill.core.model.lifecycle import Phase, RefusedSuspend, Rung, Way
 from backfill.core.model.refusals import Goal
 from backfill.core.model.sentences import why
-from backfill.core.policies.ladder import Ladder, Rung, RungRule
+from backfill.core.policies.ladder import Ladder, RungRule
 from backfill.core.policies.scale import Scale
-from backfill.core.policies.unsuspendable import Unsuspendable, Way
+from backfill.core.policies.unsuspendable import Unsuspendable
 from backfill.core.policy import PolicySet
 from backfill.drivers.simulated.world import SimulatedWorld
 from backfill.drivers.store.memory import MemoryJournal

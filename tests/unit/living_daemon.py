@@ -12,8 +12,8 @@ from queue import SimpleQueue
 
 from backfill.core.model.cluster import Job
 from backfill.core.model.fleet import Flavour
-from backfill.core.model.lifecycle import ManagedNode, Phase
-from backfill.core.policies.ladder import Ladder, Rung, RungRule
+from backfill.core.model.lifecycle import ManagedNode, Phase, Rung
+from backfill.core.policies.ladder import Ladder, RungRule
 from backfill.core.policies.scale import Scale
 from backfill.core.policy import PolicySet, Priorities, Template
 from backfill.drivers.identity.directory import NssDirectory

@@ -12,12 +12,11 @@ from backfill.core.model import changes as ch
 from backfill.core.model.actions import CancelJob, DeleteInstance, RequeueJob
 from backfill.core.model.cluster import Job, JobState, Node, NodeBase
 from backfill.core.model.fleet import InstanceState
-from backfill.core.model.lifecycle import Cause, Condemned, HeldJob, NodeStop, Phase, Suspicion
+from backfill.core.model.lifecycle import Cause, Condemned, HeldJob, NodeStop, Phase, Rung, Suspicion
 from backfill.core.model.plan import Plan, SetNode
 from backfill.core.model.records import encode, remembered
 from backfill.core.model.refusals import Code
 from backfill.core.model.sentences import why
-from backfill.core.policies.ladder import Rung
 from backfill.core.reconcile.builder import PlanBuilder
 from backfill.core.reconcile.planner import plan
 from backfill.core.world import World

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from backfill.config import DaemonSettings, DomainType, Provider, load
-from backfill.core.policies.ladder import DEFAULT_RUNGS, Rung, RungRule
+from backfill.core.model.lifecycle import Rung
+from backfill.core.policies.ladder import DEFAULT_RUNGS, RungRule
 from backfill.core.policies.limits import Limits
 from backfill.core.policies.spread import Order
 from backfill.core.policy import Proof

@@ -5,8 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from backfill.core.model.lifecycle import Phase
-from backfill.core.policies.ladder import Rung
+from backfill.core.model.lifecycle import Phase, Rung
 
 ROOT = Path(__file__).parents[2]
 GLOSSARY = (ROOT / "docs/glossary.md").read_text(encoding="utf-8")

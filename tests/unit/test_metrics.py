@@ -15,11 +15,10 @@ from backfill.core.model import actions as act
 from backfill.core.model import changes as ch
 from backfill.core.model.cluster import Job, JobState
 from backfill.core.model.fleet import Host, Instance, InstanceState, Tag
-from backfill.core.model.lifecycle import Cause, EvictionCause, ManagedNode, NodeStop, Phase
+from backfill.core.model.lifecycle import Cause, EvictionCause, ManagedNode, NodeStop, Phase, Rung
 from backfill.core.model.plan import AnswerClaim
 from backfill.core.model.quantities import Resources
 from backfill.core.model.refusals import Code, Goal, because, limit, refusal
-from backfill.core.policies.ladder import Rung
 from backfill.core.world import World
 from backfill.engine import gauges, metering, payload_book, work_account
 from backfill.engine.families import Counts, Family, FamilyKind, Spreads

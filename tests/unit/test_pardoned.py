@@ -9,11 +9,11 @@ import pytest
 from backfill.core.model import changes as ch
 from backfill.core.model.actions import RequeueJob
 from backfill.core.model.cluster import Job, JobState
-from backfill.core.model.lifecycle import Cause, Condemned, NodeStop, Phase
+from backfill.core.model.lifecycle import Cause, Condemned, NodeStop, Phase, Rung
 from backfill.core.model.plan import SetNode
 from backfill.core.policies.budgets import Budget, Budgets
 from backfill.core.policies.comeback import Comeback
-from backfill.core.policies.ladder import Ladder, Rung, RungRule
+from backfill.core.policies.ladder import Ladder, RungRule
 from backfill.core.policy import PolicySet
 from backfill.core.reconcile.planner import plan
 from backfill.core.world import World

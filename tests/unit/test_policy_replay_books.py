@@ -8,10 +8,9 @@ import pytest
 
 from backfill.core.model import changes as ch
 from backfill.core.model.fleet import Flavour, Instance, InstanceState, Tag
-from backfill.core.model.lifecycle import ManagedNode, NodeStop, Phase
+from backfill.core.model.lifecycle import ManagedNode, NodeStop, Phase, Rung
 from backfill.core.model.plan import SetNode
 from backfill.core.model.quantities import Resources
-from backfill.core.policies.ladder import Rung
 from backfill.core.world import World
 from backfill.drivers.simulated.hypervisor.hardware import Segment
 from backfill.sim.replay.fitting import MisfitError, everywhere, low_jobs, memory_for, node_names

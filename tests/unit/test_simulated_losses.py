@@ -6,7 +6,8 @@ import pytest
 
 from backfill.core.model.cluster import JobState
 from backfill.core.model.fleet import Checkpoint, Flavour
-from backfill.core.policies.ladder import Ladder, Rung, RungRule
+from backfill.core.model.lifecycle import Rung
+from backfill.core.policies.ladder import Ladder, RungRule
 from backfill.core.policies.liveness import Liveness
 from backfill.core.policy import PolicySet, Priorities, Template
 from backfill.drivers.simulated.losses import Deed

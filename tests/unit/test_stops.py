@@ -16,13 +16,13 @@ from backfill.core.model.actions import (
 )
 from backfill.core.model.cluster import Job, JobState, Node, NodeBase
 from backfill.core.model.fleet import Flavour, Host, Instance, InstanceState, Tag
-from backfill.core.model.lifecycle import Cause, HeldJob, ManagedNode, NodeStop, Phase
+from backfill.core.model.lifecycle import Cause, HeldJob, ManagedNode, NodeStop, Phase, Rung
 from backfill.core.model.operations import Operation, OperationDone
 from backfill.core.model.plan import AnswerClaim, Plan, SetNode
 from backfill.core.model.quantities import Resources
 from backfill.core.model.refusals import Code, Goal
 from backfill.core.model.sentences import why
-from backfill.core.policies.ladder import Ladder, Rung, RungRule
+from backfill.core.policies.ladder import Ladder, RungRule
 from backfill.core.policy import PolicySet, Priorities, Template
 from backfill.core.reconcile.planner import plan
 from backfill.core.room import room

@@ -22,10 +22,11 @@ from backfill.core.model.lifecycle import (
     Phase,
     RefusedSuspend,
     Retry,
+    Rung,
     Suspicion,
 )
 from backfill.core.model.records import decode, encode, remembered
-from backfill.core.policies.ladder import Ladder, Rung, RungRule
+from backfill.core.policies.ladder import Ladder, RungRule
 from backfill.core.policies.limits import Limits
 from backfill.core.policies.scale import Scale
 from backfill.core.policy import PolicySet, Priorities, Template

@@ -18,9 +18,10 @@ from backfill.core.model.lifecycle import (
     NodeStop,
     Phase,
     Retry,
+    Rung,
     check_transition,
 )
-from backfill.core.policies.ladder import Ladder, Rung, RungRule
+from backfill.core.policies.ladder import Ladder, RungRule
 from backfill.core.policy import PolicySet
 from backfill.core.reconcile.planner import plan
 from backfill.core.world import World

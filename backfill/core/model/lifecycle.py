@@ -7,8 +7,8 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from backfill.core.model.fleet import Flavour
+from backfill.core.model.keys import Option
 from backfill.core.model.readiness import GuestReport
-from backfill.core.policies.ladder import Rung
 
 
 class Phase(StrEnum):
@@ -112,6 +112,15 @@ class Stood:
         return max(0.0, self.spent_s - max(0.0, now_s - self.at_s))
 
 
+class Way(Option):
+    """What is done for a job that stands still while Slurm's clock goes on for it."""
+
+    EXTEND = "extend", "the stop is added to its time limit"
+    MOVE = "move", "the same, and it continues elsewhere as soon as another host has room"
+    REQUEUE = "requeue", "it starts again at once, unless it is a --no-requeue job"
+    WAIT = "wait", "nothing: its time limit runs, and Slurm may end it"
+
+
 @dataclass(frozen=True, slots=True)
 class HeldJob:
     """A job frozen together with its instance: the fence compares Slurm's word with this."""
@@ -175,6 +184,17 @@ class Condemned:
     cause: Cause
     since_s: float
     before: str = ""  # the node's reason until then: who wanted its host
+
+
+class Rung(StrEnum):
+    """One kind of eviction, cheapest first."""
+
+    THROTTLE = "throttle"
+    PAUSE = "pause"
+    SUSPEND = "suspend"
+    MIGRATE = "migrate"
+    REQUEUE = "requeue"
+    CANCEL = "cancel"
 
 
 @dataclass(frozen=True, slots=True)

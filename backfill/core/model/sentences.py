@@ -10,9 +10,9 @@ import string
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+from backfill.core.model.lifecycle import Way
 from backfill.core.model.quantities import Resources
 from backfill.core.model.refusals import Code, Goal, Reason, Refusal
-from backfill.core.policies.unsuspendable import Way
 
 _OPTIONAL = re.compile(r"\[([^\[\]]*)\]")
 

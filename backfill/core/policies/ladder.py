@@ -3,20 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from enum import StrEnum
 
 from backfill.core.model.keys import about, key
-
-
-class Rung(StrEnum):
-    """One kind of eviction, cheapest first."""
-
-    THROTTLE = "throttle"
-    PAUSE = "pause"
-    SUSPEND = "suspend"
-    MIGRATE = "migrate"
-    REQUEUE = "requeue"
-    CANCEL = "cancel"
+from backfill.core.model.lifecycle import Rung
 
 
 @dataclass(frozen=True, slots=True)

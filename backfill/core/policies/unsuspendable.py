@@ -5,18 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import ceil
 
-from backfill.core.model.keys import Option, key
+from backfill.core.model.keys import key
+from backfill.core.model.lifecycle import Way
 
 _MINUTE_S = 60.0
-
-
-class Way(Option):
-    """What is done for a job that stands still while Slurm's clock goes on for it."""
-
-    EXTEND = "extend", "the stop is added to its time limit"
-    MOVE = "move", "the same, and it continues elsewhere as soon as another host has room"
-    REQUEUE = "requeue", "it starts again at once, unless it is a --no-requeue job"
-    WAIT = "wait", "nothing: its time limit runs, and Slurm may end it"
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,8 @@ from functools import cache
 
 from backfill.core.model.cluster import Job
 from backfill.core.model.keys import Option, about, key
-from backfill.core.policies.ladder import Ladder, Rung, RungRule
+from backfill.core.model.lifecycle import Rung
+from backfill.core.policies.ladder import Ladder, RungRule
 
 
 class ReadyMade(Option):

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from backfill.core.model.actions import DriverAction, Head, SuspendInstance, TellJob
 from backfill.core.model.cluster import ENDED, OUR_REASON, JobState
 from backfill.core.model.fleet import STILL, Fleet, Instance, InstanceState
-from backfill.core.model.lifecycle import ABSENT, ON_CPU, ManagedNode, Phase
+from backfill.core.model.lifecycle import ABSENT, ON_CPU, ManagedNode, Phase, Rung
 from backfill.core.model.operations import Operation
 from backfill.core.model.plan import Action, ForgetNode, Plan, SetNode
 from backfill.core.model.refusals import (
@@ -32,7 +32,7 @@ from backfill.core.model.refusals import (
 )
 from backfill.core.picture import barred, stale
 from backfill.core.policies.budgets import Of
-from backfill.core.policies.ladder import Ladder, Rung, RungRule
+from backfill.core.policies.ladder import Ladder, RungRule
 from backfill.core.policy import PolicySet
 from backfill.core.queue import Entity, Kind, Result, Topic
 

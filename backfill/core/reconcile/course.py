@@ -15,13 +15,14 @@ from backfill.core.model.lifecycle import (
     ManagedNode,
     NodeStop,
     Phase,
+    Rung,
     interrupted,
     unwoken,
 )
 from backfill.core.model.refusals import Code, Reason, because
 from backfill.core.model.sentences import sentence
 from backfill.core.placement import find_host
-from backfill.core.policies.ladder import Rung, RungRule
+from backfill.core.policies.ladder import RungRule
 from backfill.core.policy import Proof
 from backfill.core.queue import Topic
 from backfill.core.reconcile.builder import PlanBuilder, Progress, budget_lifts_s, ladder_of, most_instances

@@ -11,12 +11,12 @@ from backfill.core.model.actions import CancelMove, MigrateInstance, PauseInstan
 from backfill.core.model.cluster import Job, JobState, Node
 from backfill.core.model.fence import judge
 from backfill.core.model.fleet import STILL, Instance, InstanceState
-from backfill.core.model.lifecycle import Cause, JobCheck, ManagedNode, NodeStop, Phase, unwoken
+from backfill.core.model.lifecycle import Cause, JobCheck, ManagedNode, NodeStop, Phase, Rung, unwoken
 from backfill.core.model.operations import Operation
 from backfill.core.model.refusals import Code, Goal, Reason, Words, because
 from backfill.core.model.sentences import sentence
 from backfill.core.placement import closed, find_host
-from backfill.core.policies.ladder import Rung, RungRule
+from backfill.core.policies.ladder import RungRule
 from backfill.core.policies.workloads import WarnBy, Workload
 from backfill.core.queue import Topic
 from backfill.core.reconcile.admission import unplaced

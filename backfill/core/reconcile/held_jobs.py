@@ -18,9 +18,16 @@ from backfill.core.model.actions import (
 )
 from backfill.core.model.cluster import NOWHERE, OUR_REASON, Job, JobState, Node
 from backfill.core.model.fleet import STILL, Instance, InstanceState
-from backfill.core.model.lifecycle import HeldJob, JobLimit, JobPatience, ManagedNode, Phase, RefusedSuspend
+from backfill.core.model.lifecycle import (
+    HeldJob,
+    JobLimit,
+    JobPatience,
+    ManagedNode,
+    Phase,
+    RefusedSuspend,
+    Way,
+)
 from backfill.core.model.refusals import Code, Goal, Reason, because, call_failed
-from backfill.core.policies.unsuspendable import Way
 from backfill.core.reconcile.builder import PlanBuilder, Progress, tell, went_on
 
 _REQUEUE = RequeueJob.__name__

@@ -10,13 +10,12 @@ from backfill.core.model.actions import MigrateInstance, RequeueJob
 from backfill.core.model.cluster import Job, JobState, Node, left_s
 from backfill.core.model.fence import Verdict, judge, unsure
 from backfill.core.model.fleet import STILL, Instance, InstanceState
-from backfill.core.model.lifecycle import Cause, HeldJob, ManagedNode, Phase, unwoken
+from backfill.core.model.lifecycle import Cause, HeldJob, ManagedNode, Phase, Rung, Way, unwoken
 from backfill.core.model.refusals import Code, Goal, Reason, Words, because, call_failed, no_host
 from backfill.core.model.sentences import sentence
 from backfill.core.placement import closed, find_host, free_again_s, too_short
 from backfill.core.policies.gaps import late
-from backfill.core.policies.ladder import Rung, RungRule
-from backfill.core.policies.unsuspendable import Way
+from backfill.core.policies.ladder import RungRule
 from backfill.core.queue import Topic
 from backfill.core.reconcile.admission import unplaced
 from backfill.core.reconcile.builder import PlanBuilder, Progress, kept_in_memory, ladder_of, suspend, tell

@@ -8,11 +8,10 @@ from dataclasses import replace
 from backfill.core.model.actions import PauseInstance, ThrottleInstance
 from backfill.core.model.cluster import Job, Node, end_s
 from backfill.core.model.fleet import Host, Instance, InstanceState
-from backfill.core.model.lifecycle import ABSENT, ManagedNode, Phase
+from backfill.core.model.lifecycle import ABSENT, ManagedNode, Phase, Rung
 from backfill.core.model.quantities import NOTHING, Resources
 from backfill.core.model.refusals import Code, Goal, Reason, Words, because
 from backfill.core.policies.budgets import Of
-from backfill.core.policies.ladder import Rung
 from backfill.core.policies.limits import Limits
 from backfill.core.policies.victims import Candidate, Extent
 from backfill.core.policy import PolicySet, Proof

@@ -9,7 +9,8 @@ from math import inf
 
 from backfill.core.model.cluster import ACTIVE, JobState
 from backfill.core.model.fleet import IN_MEMORY, InstanceState
-from backfill.core.policies.ladder import Rung, RungRule
+from backfill.core.model.lifecycle import Rung
+from backfill.core.policies.ladder import RungRule
 from backfill.core.policy import PolicySet
 from backfill.drivers.simulated.clock import WallClock
 from backfill.drivers.simulated.events import EventQueue

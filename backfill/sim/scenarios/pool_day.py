@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 
 from backfill.core.model import changes as ch
 from backfill.core.model.cluster import ENDED, OUR_REASON, Job
-from backfill.core.model.lifecycle import Phase
+from backfill.core.model.lifecycle import Phase, Rung
 from backfill.core.model.records import decode
-from backfill.core.policies.ladder import Ladder, Rung, RungRule
+from backfill.core.policies.ladder import Ladder, RungRule
 from backfill.core.policies.workloads import Workloads
 from backfill.ports.storage import Record
 from backfill.sim.scenarios.payloads import span_s

@@ -9,9 +9,8 @@ from statistics import median
 from backfill.core.model import changes as ch
 from backfill.core.model.cluster import Job, JobState
 from backfill.core.model.fleet import Instance, InstanceState
-from backfill.core.model.lifecycle import ManagedNode, Phase
+from backfill.core.model.lifecycle import ManagedNode, Phase, Rung
 from backfill.core.model.records import decode
-from backfill.core.policies.ladder import Rung
 from backfill.ports.storage import Record
 from backfill.sim.scenarios.payloads import PayloadStock
 from backfill.sim.scenarios.scenario import Assertion, Expectation, Scenario

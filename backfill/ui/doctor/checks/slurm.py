@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from backfill.config.model import HookPlaceKind
 from backfill.core.model.cluster import NodeBase
-from backfill.core.policies.ladder import Rung
+from backfill.core.model.lifecycle import Rung
 from backfill.ui.doctor.facts import Facts, HostFacts, SlurmFacts
 from backfill.ui.doctor.findings import Defect, Finding, Grade
 
