@@ -142,7 +142,8 @@ def _set_up(args: argparse.Namespace, record: UndoRecord) -> int:
     if not args.yes and not _confirmed():
         say("nothing was changed")
         return NO
-    return _carry_out(record, wanted, wishes, places)
+    anew = now.select_type if select_type(then, now.version) != now.select_type else ""
+    return _carry_out(record, wanted, wishes, places, anew)
 
 
 def _names(text: str) -> Sequence[str]:
@@ -224,7 +225,8 @@ def _check(found: Survey, wishes: Wishes, places: Places, wanted: Sequence[Step]
             raise DriverError("slurm.conf", f"slurmctld refuses what it would be: {dry.problem}")
 
 
-def _carry_out(record: UndoRecord, wanted: Sequence[Step], wishes: Wishes, places: Places) -> int:
+def _carry_out(record: UndoRecord, wanted: Sequence[Step], wishes: Wishes, places: Places, anew: str) -> int:
+    """Change what is to be changed. `anew`: the SelectType until now, where that is another one."""
     first = not record.there
     try:
         record.carry_out(wanted)
@@ -241,6 +243,8 @@ def _carry_out(record: UndoRecord, wanted: Sequence[Step], wishes: Wishes, place
             say(f"not all could be taken back: {visible(str(second))}; say `backfill setup --undo`")
         return NO
     hosts = " ".join(wishes.hosts)
+    if anew:
+        print(f"SelectType is no longer {anew}: restart slurmd on every node before any job starts")
     print("done. Now, and again after each change of slurm.conf, as root:")
     print(f"  for h in {hosts}; do ssh $h sh -s <{places.folder}/hosts.sh; done")
     print("  systemctl enable --now backfill")

@@ -86,13 +86,14 @@ def select_type(text: str, version: SlurmVersion) -> str:
 def jobs_lost(now: str, then: str, jobs: int) -> str:
     """Say what a change of SelectType, by a restart of slurmctld, does to its `jobs`; empty: nothing.
 
-    "All job information (running and pending) will be lost" (slurm.conf(5)).
+    "All job information (running and pending) will be lost" (slurm.conf(5)). That was not seen on
+    22.05 and 24.11; but on 22.05 a slurmd that knows the old one can start neither a job nor a step.
     """
     if not jobs or now == then or {now, then} <= _ALIKE:
         return ""
     return (
-        f"SelectType would be {then} instead of {now}, and with that change Slurm loses all jobs that run "
-        f"or wait, {jobs} now; let them end, or set SelectType yourself when you can do without them"
+        f"SelectType would be {then} instead of {now}, and {jobs} jobs run or wait: at that change Slurm may "
+        "lose them, or their next steps fail (slurm.conf(5)); let them end, or change SelectType yourself"
     )
 
 
