@@ -12,7 +12,7 @@ help:
 	@echo "make demo            the whole story on real parts (simulated where that is impossible)"
 	@echo "make test            some tests of each kind, on real parts as well, in a quarter of an hour"
 	@echo "make gate            all that must pass before anything lands, in three quarters at most"
-	@echo "make check           linters and types, under a minute"
+	@echo "make check           linters, types and what holds for every file, under a minute"
 	@echo "make unit            tests that need no real parts, under a minute"
 	@echo "make sim             simulated clusters, random accidents and properties, in four minutes"
 	@echo "make real            tests on a real one-machine cluster"
@@ -55,6 +55,7 @@ check: venv
 	$(PY) -m mypy
 	.venv/bin/lint-imports --no-cache
 	.venv/bin/codespell
+	$(PY) -m pytest -q tests/structure
 	.venv/bin/salt-lint $(shell find salt_states -name '*.sls')
 
 unit: venv
