@@ -3,7 +3,7 @@ PY := .venv/bin/python
 # The one that the set-up installs, where the machine has none of its own.
 UV := $(or $(shell command -v uv),$(or $(BACKFILL_CACHE),/var/cache/backfill)/uv/bin/uv)
 # The real tests and the demo need root and apt; what needs neither uses this smaller set-up.
-# Some environments set it. Hundreds of programs start in the tests, and each would compile all anew.
+# Where it is set, each of the hundreds of programs that tests start compiles all its modules anew.
 unexport PYTHONDONTWRITEBYTECODE
 .PHONY: help demo test gate check unit sim real bench lab setup setup-browser venv lock format docs clean soak search
 .PHONY: days packages pages conformance
@@ -40,12 +40,12 @@ setup-browser:
 venv:
 	@scripts/setup.sh --python
 
-# What a change needs while it is made. Marked `gate`: of what there is much alike, all but some.
+# For daily work: of tests that are much alike it has some; the others are marked `gate`.
 test: setup unit
 	$(PY) -m pytest -q -n auto -m "not real and not inside and not gate" tests/simulation tests/property
 	@$(PY) -m tests.real.side_by_side --marks "real and not gate and not soak"
 
-# What .ci/run runs; each plan that a test makes is made from scratch as well.
+# What .ci/run runs. Each plan that a test makes is made from scratch as well, and compared.
 gate: export BACKFILL_EVERY_PLAN := 1
 gate: unit sim real
 
