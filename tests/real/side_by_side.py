@@ -324,15 +324,20 @@ def durations_file(marks: str) -> Path:
 
 
 def _remembered(marks: str) -> dict[str, float]:
-    found: dict[str, float] = {}
-    for path in (_TYPICAL, durations_file(marks)):
-        with suppress(FileNotFoundError, ValueError):
-            found |= json.loads(path.read_text())
-    return found
+    return _noted(_TYPICAL) | _noted(durations_file(marks))
 
 
-def _remember(marks: str, durations: Mapping[str, float]) -> None:
+def _noted(path: Path) -> dict[str, float]:
+    with suppress(FileNotFoundError, ValueError):
+        noted: dict[str, float] = json.loads(path.read_text())
+        return noted
+    return {}
+
+
+def _remember(marks: str, took: Mapping[str, float]) -> None:
+    """Note what was measured with these marks, and nothing else: `soak_list` tells it."""
     path = durations_file(marks)
+    durations = {**_noted(path), **took}
     path.parent.mkdir(exist_ok=True)
     fresh = path.with_suffix(f".{os.getpid()}")
     fresh.write_text(json.dumps(dict(sorted(durations.items())), indent=1))
@@ -363,7 +368,7 @@ def play(side: Side, waiting: list[Group], room: Room) -> list[str]:
             took[name] = round(took_s, 1)
         else:
             failed.append(name)
-    _remember(side.marks, durations | took)
+    _remember(side.marks, took)
     longest = sorted(((took_s, name) for name, took_s in took.items()), reverse=True)[:8]
     sys.stdout.write(
         f"{total} groups, up to {most} at a time, in {time.monotonic() - began_s:.0f} s; "

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 
 import pytest
 
+from tests.real import side_by_side
 from tests.real.side_by_side import ROOT, Group, Meter, Room, groups, in_order
 
 REAL = "import pytest\npytestmark = pytest.mark.real\n"
@@ -63,6 +65,20 @@ def test_the_longest_begin_first_and_what_is_not_known_after_them(tmp_path: Path
     files = written(tmp_path, quick=REAL, slow=REAL, new=REAL, big=REAL + "#" * 1000)
     order = in_order(groups(files), {"quick": 3.0, "slow": 900.0})
     assert [group.name for group in order] == ["slow", "big", "new", "quick"]
+
+
+def test_what_is_noted_was_measured_with_the_same_marks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The defect: docs/soak.md told of files how long they take in the gate."""
+    monkeypatch.setattr(side_by_side, "durations_file", lambda marks: tmp_path / f"{marks}.json")
+    side_by_side._remember("soak", {"lab": 900.0})
+    side_by_side._remember("soak", {"pause": 60.0})
+    side_by_side._remember("gate", {"lab": 9.0})
+    assert json.loads((tmp_path / "soak.json").read_text()) == {"lab": 900.0, "pause": 60.0}
+    known = side_by_side._remembered("soak")
+    assert known["lab"] == 900.0
+    assert known["cloud"] > 0.0  # as on some other machine
 
 
 def test_files_whose_tests_are_all_for_longer_runs_are_not_begun(tmp_path: Path) -> None:
