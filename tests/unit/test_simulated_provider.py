@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import sys
+import threading
 from dataclasses import replace
 
 import pytest
 
 from backfill.core.model.cluster import JobState
-from backfill.core.model.fleet import InstanceState, Tag
+from backfill.core.model.fleet import Checkpoint, InstanceState, Tag
 from backfill.ports.errors import (
     AlreadyThereError,
     BusyError,
@@ -211,3 +213,30 @@ def test_unknown_names_are_not_found_and_foreign_instances_not_seen() -> None:
         world.provider.pause("n1", "v8")
     with pytest.raises(AlreadyThereError):
         world.provider.create(spec("v8"))
+
+
+def test_checkpoints_are_listed_while_others_are_kept() -> None:
+    """The defect: one that was kept while a list was made ended the caller, now and then."""
+    world = cluster()
+    world.provider.create(spec())
+    world.provider.suspend("n1", "v1")
+    for number in range(100):
+        world.provider.keep("n1", Checkpoint(f"c{number}", "v1"), None)
+    listed: list[int] = []
+
+    def look() -> None:
+        while len(listed) < 500:
+            listed.append(len(world.provider.checkpoints()))
+
+    reader = threading.Thread(target=look)
+    interval_s = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        reader.start()
+        while reader.is_alive():
+            world.provider.keep("n1", Checkpoint("new", "v1"), None)
+            world.provider.drop("new")
+    finally:
+        sys.setswitchinterval(interval_s)
+    assert len(listed) == 500
+    assert set(listed) <= {100, 101}

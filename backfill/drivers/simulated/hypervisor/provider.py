@@ -44,7 +44,7 @@ class SimulatedProvider(SimulatedKeeper, SimulatedHolder):
         lock: threading.RLock,
         cluster: str,
     ) -> None:
-        SimulatedKeeper.__init__(self, self._reachable, machines)
+        SimulatedKeeper.__init__(self, self._reachable, machines, lock)
         SimulatedHolder.__init__(self)
         self.images: frozenset[str] | None = None  # those that it knows; None: every one
         self.unlike: dict[str, str] = {}  # by instance, what is not as its states say
@@ -60,7 +60,6 @@ class SimulatedProvider(SimulatedKeeper, SimulatedHolder):
         self._machines = machines
         self._hosts = hosts
         self._faults = faults
-        self._lock = lock
         self._cluster = cluster
         self._moves: dict[tuple[str, str, str], None] = {}  # under way: from where, its name, and to where
         self.wall = WallClock(events)
