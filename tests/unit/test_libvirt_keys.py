@@ -182,8 +182,10 @@ _STARTING = """
 import signal, sys
 print("up", flush=True)
 sys.stdin.readline()
+signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGHUP])  # it comes after the line, not in it
 signal.signal(signal.SIGHUP, lambda *_: print("called", flush=True))
 print("catches", flush=True)
+signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGHUP])
 sys.stdin.read()
 """
 
