@@ -42,11 +42,10 @@ venv:
 
 # For daily work: of tests that are much alike it has some; the others are marked `gate`.
 test: setup unit
-	$(PY) -m pytest -q -n auto -m "not real and not inside and not gate" tests/simulation tests/property
+	BACKFILL_SOME_PLANS=1 $(PY) -m pytest -q -n auto -m "not real and not inside and not gate" tests/simulation tests/property
 	@$(PY) -m tests.real.side_by_side --marks "real and not gate and not soak"
 
-# What .ci/run runs. Each plan that a test makes is made from scratch as well, and compared.
-gate: export BACKFILL_EVERY_PLAN := 1
+# What .ci/run runs.
 gate: unit sim real
 
 check: venv
