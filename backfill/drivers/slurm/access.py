@@ -8,6 +8,7 @@ every other job off its nodes, whatever partition, node or constraint that asks 
 from __future__ import annotations
 
 import contextlib
+import re
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -18,6 +19,7 @@ PREFIX = "backfill-only-"
 # One reservation asks for user and account at once; two on one node mean either, but 26.05 then
 # lets nobody in.
 _ACCOUNTS = "-accounts"
+_NAMED = re.compile(r"^ReservationName=(\S+) .*?\bNodes=(\S*)")
 _EITHER_UNTIL = (24, 11)
 
 
@@ -35,9 +37,6 @@ class ReservationTools(Protocol):
 
     def scontrol(self, subject: str, *argv: str) -> None:
         """Run scontrol."""
-
-    def reservations(self) -> list[str]:
-        """Return the names of all reservations."""
 
     def reservation_lines(self) -> list[str]:
         """Return all reservations as scontrol prints them, one a line."""
@@ -94,12 +93,28 @@ def release(tools: ReservationTools, name: str, kept: Collection[str] = ()) -> b
 
     BusyError while a job of it is there.
     """
-    ends = (f"-{name}", f"-{name}{_ACCOUNTS}")
-    found = [r for r in tools.reservations() if r.startswith(PREFIX) and r.endswith(ends) and r not in kept]
-    for reservation in found:
+    found = _of_node(tools, name) - set(kept)
+    for reservation in sorted(found):
         with contextlib.suppress(NotFoundError):
             _run(tools, name, "delete", f"ReservationName={reservation}")
     return bool(found)
+
+
+def nodes_of(line: str) -> tuple[str, str]:
+    """Return a reservation's name and its nodes, a hostlist or "(null)", from a line of scontrol's."""
+    found = _NAMED.match(line)
+    return (found[1], found[2]) if found else ("", "")
+
+
+def _of_node(tools: ReservationTools, name: str) -> set[str]:
+    """Return our reservations of the node; where Slurm has forgotten their node, by their names.
+
+    A name alone does not tell: that of big-vn1 ends as that of vn1 does.
+    """
+    ends = (f"-{name}", f"-{name}{_ACCOUNTS}")
+    named = map(nodes_of, tools.reservation_lines())
+    ours = ((one, nodes) for one, nodes in named if one.startswith(PREFIX) and one.endswith(ends))
+    return {one for one, nodes in ours if nodes in (name, "", "(null)")}
 
 
 def _reserve(tools: ReservationTools, name: str, reservation: str, who: str) -> None:

@@ -460,11 +460,6 @@ class SlurmManager(SlurmReader):
             raise NotFoundError(f"job {job_id}", "Slurm does not know this job")
         return job
 
-    def reservations(self) -> list[str]:
-        """Return the names of all reservations."""
-        words = (line.split(" ", 1)[0] for line in self.reservation_lines())
-        return [word.partition("=")[2] for word in words]
-
     def reservation_lines(self) -> list[str]:
         """Return all reservations as scontrol prints them, one a line."""
         lines = self._commands.run(SHOW_RESERVATIONS).split("\n")

@@ -9,17 +9,15 @@ it is drained.
 from __future__ import annotations
 
 import contextlib
-import re
 from collections.abc import Sequence
 
 from backfill.core.model.cluster import Job
 from backfill.core.model.quantities import fold_hostlist, parse_hostlist
-from backfill.drivers.slurm.access import ReservationTools, reservation_call
+from backfill.drivers.slurm.access import ReservationTools, nodes_of, reservation_call
 from backfill.ports.errors import BusyError, DriverError, NotFoundError
 
 PIN_PREFIX = "backfill-job-"
 INSIDE_PREFIX = "backfill-inside-"
-_NAMED = re.compile(r"^ReservationName=(\S+) .*?\bNodes=(\S*)")
 
 
 def pin_of(job_id: str) -> str:
@@ -82,5 +80,6 @@ def _delete(tools: ReservationTools, subject: str, pin: str) -> None:
 
 
 def _pins(tools: ReservationTools) -> dict[str, tuple[str, ...]]:
-    found = filter(None, map(_NAMED.match, tools.reservation_lines()))
-    return {one[1]: parse_hostlist(one[2]) for one in found if one[1].startswith((PIN_PREFIX, INSIDE_PREFIX))}
+    found = map(nodes_of, tools.reservation_lines())
+    ours = (PIN_PREFIX, INSIDE_PREFIX)
+    return {name: parse_hostlist(nodes) for name, nodes in found if name.startswith(ours)}
