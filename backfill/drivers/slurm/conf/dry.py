@@ -7,9 +7,10 @@ import pwd
 import re
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import MappingProxyType
 
 from backfill.drivers.slurm.commands import SlurmTools
 from backfill.drivers.slurm.conf.site import inlined
@@ -18,10 +19,12 @@ from backfill.ports.errors import DriverError
 # What would reach outside, or into the real controller's files; the dry one gets its own.
 _TAKEN_AWAY = re.compile(
     r"\s*(StateSaveLocation|SlurmctldPidFile|SlurmctldLogFile|SlurmSchedLogFile|JobComp\w*"
-    r"|AccountingStorage\w*|(Resume|Suspend|ResumeFail|Reboot|HealthCheck)Program|MailProg"
+    r"|AccountingStorage\w*|PriorityWeightTRES|(Resume|Suspend|ResumeFail|Reboot|HealthCheck)Program|MailProg"
     r"|SlurmctldPrimary\w+Prog|SlurmctldSyslogDebug)\s*=",
     re.IGNORECASE,
 )
+# Without the database no GRES is a TRES, and slurmctld would end at a weight for one.
+_WEIGHTS = re.compile(r"\s(TRESBillingWeights|TRESWeights)\s*=\s*(\"[^\"]*\"|\S+)", re.IGNORECASE)
 _LARGEST_BYTES = 1 << 20
 _WITHIN_S = 10
 _HARMLESS = "specified more than once, latest value used"
@@ -45,15 +48,23 @@ class DryVerdict:
     problem: str = ""
 
 
-def dry_start(commands: SlurmTools, conf: Path, managed: Path, text: str, scratch: Path) -> DryVerdict:
+def dry_start(
+    commands: SlurmTools,
+    conf: Path,
+    managed: Path,
+    text: str,
+    scratch: Path,
+    instead: Mapping[str, str] = MappingProxyType({}),
+) -> DryVerdict:
     """Start slurmctld with `text` as the managed file, without network and with no state.
 
     It runs in a network namespace of its own, so it reaches no node, no database and not the
     living controller, and is ended as soon as it has read everything (0.1 s on 22.05). Programs
-    that it could call are taken out. `scratch` is a directory that it may use.
+    that it could call are taken out. `scratch` is a directory that it may use. `instead`: what files
+    of slurm.conf's directory would hold, by their names, itself among them.
     """
     with _directory(scratch) as place:
-        _copy(conf, managed, text, place)
+        _copy(conf, managed, text, instead, place)
         script = _SCRIPT.format(dir=place, within_s=_WITHIN_S, ready=_READY)
         path = f"{commands.bin_dir}:" if commands.bin_dir else ""
         patient = replace(commands, bin_dir=None, conf=None, timeout_s=_WITHIN_S + 5)
@@ -92,10 +103,10 @@ def _directory(scratch: Path) -> Iterator[Path]:
         yield Path(name)
 
 
-def _copy(conf: Path, managed: Path, text: str, place: Path) -> None:
+def _copy(conf: Path, managed: Path, text: str, instead: Mapping[str, str], place: Path) -> None:
     """Copy the configuration as one file, and what lies beside it (cgroup.conf, gres.conf, ...)."""
-    whole = inlined(conf, managed, text)
-    kept = [line for line in whole.splitlines() if not _TAKEN_AWAY.match(line)]
+    whole = inlined(conf, managed, text, instead.get(conf.name))
+    kept = [_WEIGHTS.sub("", line) for line in whole.splitlines() if not _TAKEN_AWAY.match(line)]
     (place / "state").mkdir()
     kept += [f"StateSaveLocation={place}/state", f"SlurmctldPidFile={place}/pid"]
     body = "\n".join(kept) + "\n"
@@ -104,8 +115,16 @@ def _copy(conf: Path, managed: Path, text: str, place: Path) -> None:
         plain = beside.is_file() and beside not in (conf, managed)
         if plain and beside.stat().st_size <= _LARGEST_BYTES:
             shutil.copy2(beside, place / beside.name)
-    user = re.search(r"^\s*SlurmUser\s*=\s*(\w+)", whole, re.IGNORECASE | re.MULTILINE)
+    for name in instead.keys() - {conf.name, managed.name}:
+        (place / name).write_text(instead[name], encoding="utf-8", errors="surrogateescape")
     with contextlib.suppress(KeyError, PermissionError):  # it then says itself what it misses
-        owner = pwd.getpwnam(user[1] if user else "root")
+        owner = _slurm_user(whole)
         for path in (place, place / "state", *place.iterdir()):
             shutil.chown(path, owner.pw_uid, owner.pw_gid)
+
+
+def _slurm_user(whole: str) -> pwd.struct_passwd:
+    """Find the user that slurmctld becomes; KeyError where this machine has no such user."""
+    found = re.findall(r"^\s*SlurmUser\s*=\s*(\S+)", whole, re.IGNORECASE | re.MULTILINE)
+    name = found[-1] if found else "root"
+    return pwd.getpwuid(int(name)) if name.isdecimal() else pwd.getpwnam(name)

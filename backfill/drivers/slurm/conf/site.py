@@ -20,15 +20,21 @@ class SiteError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class ConfLine:
-    """One logical line (continuations joined), without comments, and where it stands."""
+    """One logical line (continuations joined), without comments; it stands from line `number` to `last`."""
 
     file: Path
     number: int
     text: str
+    last: int
 
     @property
     def place(self) -> str:
         return f"{self.file}, line {self.number}"
+
+    def value(self, key: str) -> str | None:
+        """Return the value that the line gives to this key, the last one; None: it gives none."""
+        found = [v.strip('"') for k, v in _PAIR.findall(self.text) if k.casefold() == key.casefold()]
+        return found[-1] if found else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,11 +51,7 @@ class Site:
 
     def values(self, key: str) -> list[tuple[ConfLine, str]]:
         """Every value that the site gives to this key, in order."""
-        found = []
-        for line in self.lines:
-            pairs = _PAIR.findall(line.text)
-            found += [(line, v.strip('"')) for k, v in pairs if k.casefold() == key.casefold()]
-        return found
+        return [(line, value) for line in self.lines if (value := line.value(key)) is not None]
 
     def value(self, key: str) -> str:
         """Return the value that counts, the last one; empty when the site gives none."""
@@ -69,11 +71,14 @@ class Site:
         return {a: line for line, text in self.values("NodeAddr") for a in _expand(text)}
 
 
-def read_site(conf: Path, managed: Path) -> Site:
-    """Read slurm.conf and its includes. SiteError where one cannot be read."""
+def read_site(conf: Path, managed: Path, text: str | None = None) -> Site:
+    """Read slurm.conf and its includes. SiteError where one cannot be read.
+
+    `text`: what slurm.conf would hold instead of what it holds.
+    """
     lines: list[ConfLine] = []
     includes: list[tuple[ConfLine, int]] = []
-    for line, file in _walk(conf, managed, 0):
+    for line, file in _ConfReader(managed).walk(conf, text):
         if file is None:
             lines.append(line)
         else:
@@ -86,49 +91,69 @@ def read_site(conf: Path, managed: Path) -> Site:
     return Site(conf, tuple(lines), *includes[0])
 
 
-def inlined(conf: Path, managed: Path, text: str) -> str:
-    """Write the whole configuration as one text, with `text` in the place of the managed file."""
+def inlined(conf: Path, managed: Path, text: str, main: str | None = None) -> str:
+    """Write the whole configuration as one text, with `text` in the place of the managed file.
+
+    `main`: what slurm.conf would hold instead of what it holds.
+    """
     out = []
-    for line, file in _walk(conf, managed, 0):
+    for line, file in _ConfReader(managed).walk(conf, main):
         out.append(line.text + "\n" if file is None else text)
     return "".join(out)
 
 
-def _walk(file: Path, managed: Path, depth: int) -> Iterator[tuple[ConfLine, Path | None]]:
-    if depth > _DEEPEST:
-        raise SiteError(f"{file}: includes itself")
+class _ConfReader:
+    """Follows slurm.conf through what it includes, in the order in which Slurm reads it."""
+
+    def __init__(self, managed: Path) -> None:
+        self._managed = managed
+        self._cluster = ""  # ClusterName, once it was read
+
+    def walk(
+        self, file: Path, text: str | None = None, depth: int = 0
+    ) -> Iterator[tuple[ConfLine, Path | None]]:
+        """Yield each line, and with the line that includes the managed file that file."""
+        if depth > _DEEPEST:
+            raise SiteError(f"{file}: includes itself")
+        for line in _logical(file, _read(file) if text is None else text):
+            match = _INCLUDE.match(line.text)
+            if match is None:
+                self._cluster = line.value("ClusterName") or self._cluster
+                yield line, None
+                continue
+            # Slurm takes a relative name from the directory of slurm.conf, and %c is the cluster's name.
+            target = self._managed.parent / match[1].replace("%c", self._cluster.lower())
+            if target == self._managed:
+                yield line, target
+            else:
+                yield from self.walk(target, depth=depth + 1)
+
+
+def _read(file: Path) -> str:
     try:
-        text = file.read_text(encoding="utf-8", errors="surrogateescape")
+        return file.read_text(encoding="utf-8", errors="surrogateescape")
     except OSError as error:
         raise SiteError(
             f"{file}: cannot be read ({error.strerror}); correct slurm.conf in the policy file, or "
             "run as a user who may read it"
         ) from error
-    for line in _logical(file, text):
-        match = _INCLUDE.match(line.text)
-        if match is None:
-            yield line, None
-            continue
-        # Slurm takes a relative name from the directory of slurm.conf.
-        target = managed.parent / match[1]
-        if target == managed:
-            yield line, managed
-        else:
-            yield from _walk(target, managed, depth + 1)
 
 
 def _logical(file: Path, text: str) -> Iterator[ConfLine]:
-    """Lines without comments and blanks, those that end with a backslash joined to the next."""
+    """Lines without comments and blanks, those that end with a backslash joined to the next.
+
+    As Slurm's parser does it: nothing comes in the place of the backslash, so that a word goes on.
+    """
     pending, start = "", 0
     for number, raw in enumerate(text.split("\n"), 1):
         start = start if pending else number
-        part = re.sub(r"(?<!\\)#.*", "", raw)
-        if part.rstrip().endswith("\\"):
-            pending += part.rstrip()[:-1] + " "
+        part = re.sub(r"(?<!\\)#.*", "", raw).rstrip()
+        if len(part) - len(part.rstrip("\\")) & 1:
+            pending += part[:-1]
             continue
         whole, pending = pending + part, ""
         if whole.strip():
-            yield ConfLine(file, start, whole.rstrip())
+            yield ConfLine(file, start, whole, number)
 
 
 def _expand(text: str) -> tuple[str, ...]:
