@@ -28,6 +28,14 @@ class FakeTools:
         )
         self._write()
 
+    def answer_once(self, words: str, out: str = "", err: str = "", status: int = 0) -> None:
+        """The same for the next such call alone; later ones print nothing and succeed."""
+        pattern = "*".join(shlex.quote(word) for word in words.split())
+        done = self.directory / f"once-{len(self._rules)}"
+        said = f"printf %s {shlex.quote(out)}; printf %s {shlex.quote(err)} >&2; exit {status}"
+        self._rules.append(f"*{pattern}*) [ -e {done} ] || {{ : >{done}; {said}; }};;")
+        self._write()
+
     def forget_answers(self) -> None:
         """From now on every call succeeds."""
         self._rules.clear()

@@ -9,10 +9,11 @@ from pathlib import Path
 import pytest
 
 from backfill.core.model.cluster import JobState, Node, NodeBase, SlurmVersion
+from backfill.drivers.slurm.conf import transaction
 from backfill.drivers.slurm.conf.dry import DryVerdict, judge
 from backfill.drivers.slurm.conf.managed import LineState, Managed, Method, NodeLine, WantedNodes, parse
 from backfill.drivers.slurm.conf.transaction import RolledBackError
-from backfill.ports.errors import BusyError, RefusedError
+from backfill.ports.errors import BusyError, RefusedError, UnreachableError
 from backfill.ports.workload import NodeSpec
 from tests.unit.conf_cluster import ConfCluster, CrashError, line, with_node, without_nodes
 
@@ -134,20 +135,70 @@ def test_a_refused_reload_is_taken_back(cluster: ConfCluster) -> None:
     assert cluster.transactions.recover() == ""
 
 
-def test_a_slurmctld_that_died_is_waited_for(cluster: ConfCluster) -> None:
-    """The old file is back; every start tries again until Slurm has been seen to be well."""
+def interrupted(cluster: ConfCluster, step: str = "reload") -> str:
+    """Let a process die in the middle of adding vn2; returns what stood in the file before."""
     before = cluster.managed.read_text()
-    cluster.crash_at = "reload"
+    cluster.crash_at = step
     with pytest.raises(CrashError):
         cluster.transactions.apply(with_node("vn2"), dry=False)
+    return before
+
+
+@pytest.mark.parametrize(
+    ("verdict", "back"),
+    [(DryVerdict(True, "X is no word"), True), (DryVerdict(True), False), (DryVerdict(False, "no"), False)],
+)
+def test_a_slurmctld_that_died_is_waited_for(
+    cluster: ConfCluster, monkeypatch: pytest.MonkeyPatch, verdict: DryVerdict, back: bool
+) -> None:
+    """Only what it cannot start with is taken back meanwhile: jobs may run on what it has started with."""
+    before = interrupted(cluster)
+    written = cluster.managed.read_text()
+    monkeypatch.setattr(transaction, "dry_start", lambda *_: verdict)
     cluster.deaf = True
     for _ in range(2):
-        with pytest.raises(RolledBackError, match="all is not well"):
+        with pytest.raises(UnreachableError, match="waits for slurmctld"):
             cluster.transactions.recover()
-        assert cluster.managed.read_text() == before
+        assert cluster.managed.read_text() == (before if back else written)
     cluster.deaf = False
-    assert "taken back" in cluster.transactions.recover()
+    assert ("taken back, nothing is lost" if back else "was finished") in cluster.transactions.recover()
+    assert cluster.managed.read_text() == (before if back else written)
     assert cluster.transactions.recover() == ""
+
+
+@pytest.mark.parametrize("step", ["look", "end"])
+def test_an_interrupted_change_is_not_judged_by_what_was_long_ago(cluster: ConfCluster, step: str) -> None:
+    """The jobs of that time have ended and are forgotten, and another one runs on the new node."""
+    cluster.runs("7", "bm1")
+    interrupted(cluster, step)
+    written = cluster.managed.read_text()
+    cluster.jobs.clear()
+    assert "was finished" in cluster.transactions.recover()
+    assert cluster.managed.read_text() == written
+
+
+@pytest.mark.parametrize("step", ["reload", "write back"])
+def test_the_line_of_a_node_in_use_is_not_taken_back(cluster: ConfCluster, step: str) -> None:
+    """Slurm has taken the new line, and a job has come: the line stays, or comes back into the file."""
+    cluster.ignores = step == "write back"
+    interrupted(cluster, step)
+    written = cluster.managed.read_text()
+    assert "NodeName=vn2" in written
+    cluster.ignores = False
+    cluster.states["vn2"] = Node("vn2", NodeBase.ALLOCATED)
+    cluster.runs("8", "vn2")
+    cluster.tools.answer("scontrol reconfigure", err="no", status=1)
+    assert "stays: vn2: job 8 holds it" in cluster.transactions.recover()
+    assert cluster.managed.read_text() == written
+    assert cluster.transactions.recover() == ""
+
+
+def test_silence_at_a_reload_is_no_refusal(cluster: ConfCluster) -> None:
+    """slurmctld reads its files and does not answer: it is asked once more, and nothing is taken back."""
+    cluster.tools.answer_once("scontrol reconfigure", err="Unable to contact slurm controller", status=1)
+    assert cluster.transactions.apply(with_node("vn2"), dry=False).reloaded == "reconfigure"
+    assert names(cluster) == {"vn1", "vn2"}
+    assert cluster.reloads() == 3
 
 
 def test_what_a_dry_slurmctld_says() -> None:

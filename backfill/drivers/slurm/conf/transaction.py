@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import NoReturn
 
 from backfill.core.model.cluster import SlurmSettings
 from backfill.drivers.slurm.commands import SlurmTools
@@ -26,7 +27,7 @@ from backfill.drivers.slurm.conf.managed import (
 from backfill.drivers.slurm.conf.reload import Reload
 from backfill.drivers.slurm.conf.site import Site, SiteError, read_site
 from backfill.drivers.slurm.conf.undo import Direction, Note, NoteFile
-from backfill.ports.errors import DriverError, RefusedError
+from backfill.ports.errors import BusyError, DriverError, RefusedError, UnreachableError
 from backfill.ports.workload import ClusterObservation
 
 Change = Callable[[Managed], Managed]
@@ -216,7 +217,7 @@ class Transactions:
         self.at("end")
         self._note().clear()
 
-    def _back(self, note: Note) -> None:
+    def _back(self, note: Note) -> NoReturn:
         """Write the old text, reload, look; raises RolledBackError in any case."""
         self.at("write back")
         replace_file(self.place.managed, note.old, like=self.place.conf)
@@ -243,10 +244,24 @@ class Transactions:
     def _reload(self, restart: bool, *, again: bool = False) -> str | None:
         self.at("reload")
         try:
-            self.reload.carry_out(self.slurm.commands, restart=restart, revive=again)
+            self.reload.carry_out(self.slurm.commands, restart=restart)
+        except UnreachableError as error:
+            if problem := self._reload_after(str(error), revive=again):
+                return problem
         except DriverError as error:
             return str(error)
         self.at("look")
+        return None
+
+    def _reload_after(self, silence: str, *, revive: bool) -> str | None:
+        """Reload once more: silence is no refusal, since a slurmctld that reads its files may not answer."""
+        alive = await_health(self.slurm.look, SlurmHealth(frozenset(), {}), (), self.place.health_s) is None
+        if not alive and not revive:
+            return silence
+        try:
+            self.reload.carry_out(self.slurm.commands, restart=False, revive=not alive)
+        except DriverError as error:
+            return str(error)
         return None
 
     def _unhealthy(self, note: Note, expected: tuple[str, ...]) -> str | None:
@@ -267,18 +282,59 @@ class Transactions:
         if text not in (note.old, note.new, ""):
             self._note().clear()
             return f"{self.place.name}: an interrupted change was dropped: the file is another now"
-        if note.direction is Direction.BACK:
-            try:
-                self._back(note)
-            except RolledBackError as error:
-                if self._note().read() is not None:
-                    raise
-                return f"finished after a crash: {error}"
-        if text != note.new:
+        if note.direction is Direction.FORWARD and text != note.new:
             self._note().clear()  # it had not been written yet
             return f"{self.place.name}: a change was interrupted before it was written"
-        self._forward(note)
-        return f"{self.place.name}: a change that a crash had interrupted was finished"
+        try:
+            seen = self.slurm.look()
+        except DriverError as error:
+            self._wait(note, text, error)
+        if busy := self._in_use(note, seen):
+            return self._keep(note, text, busy)
+        return self._finish(replace(note, picture=SlurmHealth.of(seen, _leaving(note))))
+
+    def _finish(self, note: Note) -> str:
+        """Go on where a crash has interrupted it: forward, or back."""
+        if note.direction is Direction.FORWARD:
+            self._forward(note)
+            return f"{self.place.name}: a change that a crash had interrupted was finished"
+        try:
+            self._back(note)
+        except RolledBackError as error:
+            if self._note().read() is not None:
+                raise
+            return f"finished after a crash: {error}"
+
+    def _in_use(self, note: Note, seen: ClusterObservation) -> BusyError | None:
+        """Return why the old text must not come back: a node of the new one has a job, or takes jobs."""
+        fresh = named_in(note.new) - named_in(note.old)
+        try:
+            rules.check(parse(note.new), self._parsed(note.old, force=True), seen, fresh)
+        except BusyError as busy:
+            return busy
+        return None
+
+    def _keep(self, note: Note, text: str, busy: BusyError) -> str:
+        """Let the new text stay: Slurm has used it since, and would end a job if a line went."""
+        if text != note.new:
+            replace_file(self.place.managed, note.new, like=self.place.conf)
+        self._note().clear()
+        return f"{self.place.name}: an interrupted change stays: {busy}"
+
+    def _wait(self, note: Note, text: str, silence: DriverError) -> NoReturn:
+        """Leave everything as it is while Slurm is silent: what runs on the new lines is not known.
+
+        Only a text with which slurmctld cannot start at all is taken back: so nothing can run on it.
+        """
+        at = self.place
+        if text == note.new:
+            verdict = dry_start(self.slurm.commands, at.conf, at.managed, text, at.state_dir)
+            if verdict.tried and verdict.problem:
+                self._note().write(note.turned(f"slurmctld does not take it: {verdict.problem}"))
+                replace_file(at.managed, note.old, like=at.conf)
+        raise UnreachableError(
+            at.name, f"an interrupted change of it waits for slurmctld: {silence}", "start slurmctld"
+        ) from silence
 
     def _parsed(self, text: str, force: bool = False) -> Managed:
         if not text:
@@ -303,6 +359,11 @@ class Transactions:
 
 def _told(sentence: str) -> tuple[str, ...]:
     return (sentence,) if sentence else ()
+
+
+def _leaving(note: Note) -> frozenset[str]:
+    """Return the nodes whose line goes on purpose."""
+    return named_in(note.old) - named_in(note.new)
 
 
 def _names(managed: Managed) -> tuple[str, ...]:
