@@ -408,6 +408,18 @@ def _addresses(
         ours[ip] = name
 
 
+def _controllers(libvirt: LibvirtEntry | None, openstack: OpenStackEntry | None) -> Iterator[BrokenRule]:
+    said = {}
+    if libvirt is not None:
+        said["libvirt.surroundings.controller"] = libvirt.surroundings.controller
+    if openstack is not None:
+        said["openstack.guest.controller"] = openstack.guest.controller
+    for path, address in said.items():
+        if ipaddress.ip_address(address).is_loopback:
+            what = f"is {address}, which in a guest is the guest itself"
+            yield BrokenRule(path, what, "write the address at which guests reach slurmctld")
+
+
 def _flavour(instances: Template) -> Iterator[BrokenRule]:
     flavour = instances.flavour
     if flavour.memory_margin_mb >= flavour.memory_mb:
@@ -469,6 +481,7 @@ _RULES: tuple[tuple[Callable[..., Iterator[BrokenRule]], tuple[str, ...]], ...] 
     (_names, ("hosts", "instances")),
     (_machine_networks, ("hosts", "instances", "own_machines")),
     (_addresses, ("hosts", "instances", "libvirt", "openstack", "daemon")),
+    (_controllers, ("libvirt", "openstack")),
     (_flavour, ("instances",)),
     (_saving, ("hosts", "saving")),
     (_devices, ("hosts", "devices", "environments")),

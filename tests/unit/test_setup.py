@@ -6,6 +6,7 @@ import os
 import subprocess
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ from backfill.config import load
 from backfill.core.model.cluster import Job, JobState, Node, NodeBase, SlurmSettings, SlurmVersion
 from backfill.drivers.libvirt.inspection import HostInspection
 from backfill.drivers.slurm.conf.files import replace_file
+from backfill.drivers.slurm.conf.site import Site, SiteError, read_site
 from backfill.ports.errors import UnreachableError
 from backfill.ports.workload import ClusterObservation
 from backfill.ui.cli import main
@@ -39,12 +41,20 @@ NodeName=bm[1-2] CPUs=2
 PartitionName=batch Nodes=bm[1-2] Default=YES"""
 
 
+def site(text: str) -> Site:
+    """A slurm.conf that includes at most our file, as Slurm reads it."""
+    return read_site(Path("slurm.conf"), Path("backfill.conf"), text)
+
+
+def made_of(text: str, needs: Needs = NEEDS) -> str:
+    return with_our_lines(text, site(text), needs)
+
+
 # --- slurm.conf ------------------------------------------------------------------------------------
 
 
 def test_what_is_missing_is_added_and_what_does_not_do_is_changed() -> None:
-    made = with_our_lines(PLAIN, NEEDS)
-    assert made.splitlines() == [
+    assert made_of(PLAIN).splitlines() == [
         "ClusterName=c  # ours",
         "SlurmctldHost=ctl",
         "SelectType=select/cons_tres",
@@ -64,17 +74,59 @@ def test_what_is_missing_is_added_and_what_does_not_do_is_changed() -> None:
 
 
 def test_a_second_time_nothing_changes() -> None:
-    once = with_our_lines(PLAIN, NEEDS)
-    assert with_our_lines(once, NEEDS) == once
-    more = with_our_lines(once, Needs("htc", "backfill", 40, 3.5))
+    once = made_of(PLAIN)
+    assert made_of(once) == once
+    more = made_of(once, Needs("htc", "backfill", 40, 3.5))
     assert more == once.replace("MaxNodeCount=20", "MaxNodeCount=40")
 
 
 def test_the_sites_own_partition_and_node_set_are_used() -> None:
     own = PLAIN + "\nNodeSet=ours Feature=backfill\nPartitionName=htc Nodes=bm1 State=UP\n"
-    made = with_our_lines(own, NEEDS)
+    made = made_of(own)
     assert "PartitionName=htc Nodes=bm1,ours State=UP\n" in made
     assert made.count("NodeSet=") == made.count("PartitionName=htc") == 1
+
+
+@pytest.mark.parametrize(
+    ("written", "becomes"),
+    [
+        ("SlurmctldParameters=\nSelectType=select/cons_tres\n", "SlurmctldParameters=enable_configless\n"),
+        (
+            "SlurmctldParameters=cloud_dns,\\\nuser_resv_delete\n",
+            "=cloud_dns,user_resv_delete,enable_configless\n",
+        ),
+        (
+            "PartitionName=htc \\\n  State=UP \\\n  Nodes=bm1\n",
+            "PartitionName=htc   State=UP   Nodes=bm1,virtual\n",
+        ),
+        ("PartitionName=htc State=UP # ours\n", "PartitionName=htc State=UP Nodes=virtual  # ours\n"),
+        ("TreeWidth=10 ReturnToService=1\n", "TreeWidth=65533 ReturnToService=2\n"),
+    ],
+)
+def test_whatever_slurm_reads_is_changed_where_it_stands(written: str, becomes: str) -> None:
+    """Empty values, continued lines and several words of a line; the lines beside it stay."""
+    made = made_of(f"ClusterName=c\n{written}NodeName=bm1 CPUs=2\n")
+    assert becomes in made
+    assert made.startswith("ClusterName=c\n")
+    assert "\nNodeName=bm1 CPUs=2\n" in made
+    assert "\\\n" not in made
+    assert made_of(made) == made
+
+
+def test_what_an_included_file_says_is_kept_and_overruled(tmp_path: Path) -> None:
+    """Of a list nothing is lost, a number that is larger stays, and a partition there is for its admin."""
+    conf, more = tmp_path / "slurm.conf", tmp_path / "params.conf"
+    text = "ClusterName=c\nMaxNodeCount=5\nInclude params.conf\n"
+    more.write_text("SlurmctldParameters=cloud_dns\nMaxNodeCount=5000\nSelectType=select/cons_tres\n")
+    made = with_our_lines(text, read_site(conf, tmp_path / "backfill.conf", text), NEEDS)
+    assert made.startswith(text)
+    assert "\nSlurmctldParameters=cloud_dns,enable_configless\n" in made
+    assert made.count("MaxNodeCount") == 1
+    assert "SelectType" not in made
+    more.write_text("MaxNodeCount=7\nPartitionName=htc Nodes=bm1\n")
+    told = "params.conf, line 2: Nodes has to be bm1,virtual; write that there"
+    with pytest.raises(SiteError, match=told):
+        with_our_lines(text, read_site(conf, tmp_path / "backfill.conf", text), NEEDS)
 
 
 @pytest.mark.parametrize(
@@ -91,7 +143,7 @@ def test_the_sites_own_partition_and_node_set_are_used() -> None:
 def test_another_select_type_loses_jobs(
     now: str, text: str, version: tuple[int, int], jobs: int, lost: bool
 ) -> None:
-    assert bool(jobs_lost(now, select_type(text, SlurmVersion(*version)), jobs)) is lost
+    assert bool(jobs_lost(now, select_type(site(text), SlurmVersion(*version)), jobs)) is lost
 
 
 def test_cgroup_conf_is_extended_or_changed() -> None:
@@ -113,7 +165,7 @@ def _survey(**inspected: object) -> Survey:
     hosts = [HostSurvey(node, f"qemu+tcp://{node.name}/system", inspection=seen) for node in nodes]
     dead = HostSurvey(Node("bm3", NodeBase.IDLE), "qemu+tcp://bm3/system", "bm3: it does not answer")
     conf = {"slurm.conf": PLAIN, "cgroup.conf": ""}
-    return Survey(settings, "10.0.0.1", 6817, "slurm", (*hosts, dead), ("/srv/shared",), conf)
+    return Survey(settings, "10.0.0.1", 6817, "slurm", site(PLAIN), (*hosts, dead), ("/srv/shared",), conf)
 
 
 @pytest.fixture
@@ -140,6 +192,7 @@ def test_what_is_not_said_is_suggested_by_the_cluster(folder: Path) -> None:
         user="slurm",
         hosts=("bm1", "bm2"),
         mounts=(),
+        controller="10.0.0.1",
     )
 
 
@@ -201,7 +254,7 @@ def test_the_files_are_taken_by_our_own_reader(folder: Path, tmp_path: Path) -> 
     assert config.libvirt is not None
     assert config.libvirt.surroundings.munge_key == str(tmp_path / "munge.key")
     assert config.libvirt.images["default"].cmdline == "root=/dev/vda quiet"
-    assert set(texts(found, wishes)) == {"slurm.conf", "cgroup.conf"}
+    assert set(texts(found, wishes, "slurm.conf")) == {"slurm.conf", "cgroup.conf"}
 
 
 def test_an_image_that_lacks_a_part_is_told(tmp_path: Path) -> None:
@@ -339,11 +392,55 @@ def test_what_somebody_changed_since_is_left(tmp_path: Path) -> None:
     (tmp_path / "conf").write_text("theirs")
     (tmp_path / "made/own").touch()
     told = record.undo(world.run)
+    kept = tmp_path / "record/conf.before"
+    assert kept.read_bytes() == b"old"
     assert told == [
-        f"{tmp_path}/conf stays: somebody has changed it since",
+        f"{tmp_path}/conf stays: somebody has changed it since; what it was before is in {kept}",
         f"{tmp_path}/made stays: it is not empty",
     ]
     assert (tmp_path / "conf").read_text() == "theirs"
+
+
+@pytest.mark.parametrize("edited", [True, False])
+def test_what_a_file_that_was_left_includes_stays(tmp_path: Path, edited: bool) -> None:
+    """slurmctld would not start without it."""
+    conf, ours, record = tmp_path / "conf", tmp_path / "ours.conf", UndoRecord(tmp_path / "record")
+    conf.write_text("old\n")
+    record.carry_out([WriteFile(ours, b"ours", ME, conf), WriteFile(conf, b"old\nInclude ours.conf\n", ME)])
+    if edited:
+        conf.write_text("old\nInclude ours.conf\nNodeName=new\n")
+    told = record.undo()
+    assert ours.exists() is edited
+    assert [line.partition(":")[0] for line in told] == [f"{conf} stays", f"{ours} stays"] * edited
+
+
+def test_a_link_that_root_has_made_stays_a_link(tmp_path: Path) -> None:
+    """What it leads to is written, and taken back."""
+    behind, link, record = tmp_path / "behind", tmp_path / "link", UndoRecord(tmp_path / "record")
+    behind.write_text("old")
+    link.symlink_to(behind)
+    os.lchown(link, 0, 0)
+    record.carry_out([WriteFile(link, b"new", ME)])
+    assert link.is_symlink()
+    assert behind.read_text() == "new"
+    assert record.undo() == []
+    assert link.is_symlink()
+    assert behind.read_text() == "old"
+
+
+def test_what_an_admin_has_edited_is_known(tmp_path: Path) -> None:
+    """Also where no run of setup has written it; what setup wrote last but one is its own."""
+    path, record = tmp_path / "policy.yaml", UndoRecord(tmp_path / "record")
+    assert not record.edited(path)
+    path.write_text("by hand")
+    assert record.edited(path)
+    for content in (b"one", b"two"):
+        record.carry_out([WriteFile(path, content, ME)])
+        assert not record.edited(path)
+    path.write_text("one")
+    assert not record.edited(path)
+    path.write_text("more")
+    assert record.edited(path)
 
 
 def test_a_secret_is_not_shown(tmp_path: Path) -> None:
@@ -399,6 +496,25 @@ class Cluster:
         return ClusterObservation(0.0, {}, {"1": Job("1", 1, "htc", self.state)})
 
 
+def test_nothing_is_taken_back_where_nobody_knows_what_is_at_work(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """A policy file with a mistake: the daemon that runs has kept the old one, and its nodes."""
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    monkeypatch.setattr(setup, "_STATE", tmp_path / "record")
+    monkeypatch.setattr(setup, "Places", partial(Places, folder=tmp_path))
+    conf = tmp_path / "slurm.conf"
+    conf.write_text("old\n")
+    UndoRecord(tmp_path / "record").carry_out([WriteFile(conf, b"new\n", ME)], conf=conf)
+    (tmp_path / "policy.yaml").write_text("cluster: c\nhosts: 7\n")
+    assert main(["setup", "--undo"]) == 78
+    assert "nothing was changed: " in capsys.readouterr().err
+    assert conf.read_text() == "new\n"
+    (tmp_path / "policy.yaml").unlink()
+    assert main(["setup", "--undo"]) == 0
+    assert conf.read_text() == "old\n"
+
+
 def test_taking_back_a_select_type_waits_for_the_jobs(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
@@ -409,8 +525,9 @@ def test_taking_back_a_select_type_waits_for_the_jobs(
     monkeypatch.setattr(setup, "SlurmManager", Cluster)
     conf = tmp_path / "slurm.conf"
     conf.write_text("SelectType=select/linear\n")
-    UndoRecord(tmp_path / "record").carry_out([WriteFile(conf, b"SelectType=select/cons_tres\n", ME)])
-    argv = ["setup", "--undo", "--slurm-conf", str(conf)]
+    written = [WriteFile(conf, b"SelectType=select/cons_tres\n", ME)]
+    UndoRecord(tmp_path / "record").carry_out(written, conf=conf)
+    argv = ["setup", "--undo"]  # which file it was is in the record
     assert main(argv) == 1
     assert "SelectType would be select/linear instead of select/cons_tres" in capsys.readouterr().err
     assert conf.read_text() == "SelectType=select/cons_tres\n"

@@ -6,6 +6,7 @@ import os
 import pwd
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from io import StringIO
 from pathlib import Path
 
@@ -13,8 +14,12 @@ import pytest
 
 from backfill.core.model.cluster import Node, NodeBase, SlurmSettings, SlurmVersion
 from backfill.drivers.libvirt.inspection import HostInspection
+from backfill.drivers.slurm.conf.dry import DryVerdict
+from backfill.drivers.slurm.conf.site import read_site
 from backfill.ui.cli import main
 from backfill.ui.commands import setup
+from backfill.ui.setup import wishes
+from backfill.ui.setup.plan import Places
 from backfill.ui.setup.survey import HostSurvey, Survey
 
 _ME = pwd.getpwuid(os.geteuid()).pw_name
@@ -27,7 +32,9 @@ def _survey() -> Survey:
     nodes = [Node(f"bm{i}", NodeBase.IDLE, cpus=4, memory_mb=8000) for i in (1, 2)]
     hosts = [HostSurvey(node, f"qemu+tcp://{node.name}/system", inspection=seen) for node in nodes]
     text = "NodeName=bm[1-2] CPUs=4\nPartitionName=batch Nodes=bm[1-2] Default=YES\n"
-    return Survey(settings, "10.0.0.1", 6817, "slurm", tuple(hosts), ("/srv/shared",), {"slurm.conf": text})
+    site = read_site(Path("slurm.conf"), Path("backfill.conf"), text)
+    texts = {"slurm.conf": text}
+    return Survey(settings, "10.0.0.1", 6817, "slurm", site, tuple(hosts), ("/srv/shared",), texts)
 
 
 Ask = Callable[..., tuple[int, str]]
@@ -35,7 +42,7 @@ Ask = Callable[..., tuple[int, str]]
 
 @pytest.fixture
 def ask(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Ask:
-    """Say `backfill setup` with these options and those of `_SOUND`; the status and the words."""
+    """Say `backfill setup` with these options and those of `_SOUND`; the status, and what was said."""
     image = tmp_path / "image"
     image.mkdir()
     for name in ("vmlinuz", "initrd", "disk.raw"):
@@ -50,7 +57,8 @@ def ask(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp
         said = {**_SOUND, "--image": str(image), "--slurm-conf": str(conf), **options}
         words = [word for option, value in said.items() if value for word in (option, value)]
         status = main(["setup", "--dry-run", *words, *more])
-        return status, capsys.readouterr().err
+        said_then = capsys.readouterr()
+        return status, said_then.err if status else said_then.out
 
     return run
 
@@ -81,6 +89,16 @@ _TOLD = (
     ),
     ("--addresses", "10.0.0.1/16", "--addresses gives 10.0.0.1 to vn1, but it belongs to"),
     ("--addresses", "", "Say it by --addresses"),
+    (
+        "--controller",
+        "127.0.1.1",
+        "127.0.1.1 as the controller's address is the guest itself to a guest; name",
+    ),
+    (
+        "--controller",
+        "ctl",
+        "the controller ctl has no address that this machine knows; name it by --controller",
+    ),
     ("--gateway", "there", "--gateway is 'there', which is not an IP address; write an IP address"),
     ("--directory", "here", "--directory is 'here', which is not an absolute path; write an absolute path"),
     ("--mount", "home", "--mount is 'home', which is not a line of fstab; write four words as in fstab"),
@@ -127,6 +145,67 @@ def test_a_change_at_which_slurm_loses_jobs_is_refused(ask: Ask, monkeypatch: py
     alike = replace(there.settings, select_type="select/cons_res")
     monkeypatch.setattr(setup, "survey", lambda *_: replace(there, settings=alike))
     assert "jobs" not in ask({"--names": "vn[1-2]"})[1]
+
+
+@pytest.fixture
+def etc(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """Where the policy file would be, on a machine without a slurmctld."""
+    (tmp_path / "etc").mkdir()
+    places = partial(Places, folder=tmp_path / "etc", unit=tmp_path / "unit/setup.conf")
+    monkeypatch.setattr(setup, "Places", places)
+    monkeypatch.setattr(setup, "dry_start", lambda *_: DryVerdict(False, "there is none"))
+    return tmp_path / "etc"
+
+
+def test_a_policy_file_that_somebody_has_edited_stays(ask: Ask, etc: Path) -> None:
+    """What this run would write there is shown, and written only where nobody has been."""
+    options = {"--names": "vn[1-2]", "--user": "root"}
+    status, plan = ask(options)
+    assert status == 0
+    assert f"write {etc}/policy.yaml" in plan.replace("would write", "")
+    (etc / "policy.yaml").write_text("cluster: c # mine\n")
+    status, plan = ask(options)
+    assert status == 0
+    assert f"{etc}/policy.yaml stays as you have written it; setup would write {etc}/policy.yaml" in plan
+    assert "\n-cluster: c # mine\n" in plan
+    assert f"\nwrite {etc}/images.yaml" in plan
+    assert f"\nwrite {etc}/policy.yaml" not in plan
+
+
+def test_what_could_not_be_tried_is_said(
+    ask: Ask, etc: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A plan is shown, and that no slurmctld has read it."""
+    told: list[str] = []
+    monkeypatch.setattr(setup, "say", told.append)
+    assert ask({"--names": "vn[1-2]", "--user": "root"})[0] == 0
+    assert told == ["slurm.conf was not tried by a slurmctld without network: there is none"]
+
+
+def test_json_shows_and_does_nothing(ask: Ask, capsys: pytest.CaptureFixture[str]) -> None:
+    """Whoever reads it shall not find the plan carried out, and other words behind it."""
+    assert main(["setup", "--json", "--yes"]) == 2
+    assert "--json shows the plan alone; say it with --dry-run" in capsys.readouterr().err
+
+
+def test_a_name_of_the_loopback_is_no_controller_for_guests(
+    ask: Ask, etc: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As Debian gives one to a machine's own name: this machine's address towards the guests is taken."""
+    there = replace(_survey(), controller="127.0.1.1")
+    monkeypatch.setattr(setup, "survey", lambda *_: there)
+    asked: list[str] = []
+
+    def towards(address: str) -> str:
+        asked.append(address)
+        return "10.0.0.9"
+
+    monkeypatch.setattr(wishes, "address_towards", towards)
+    status, plan = ask({"--names": "vn[1-2]", "--user": "root"})
+    assert (status, asked) == (0, ["10.0.1.1"])
+    assert "+    controller: 10.0.0.9\n+    conf_server: 10.0.0.9:6817\n" in plan
+    monkeypatch.setattr(wishes, "address_towards", lambda _: "")
+    assert "name the address at which guests reach slurmctld by --controller" in ask({"--user": "root"})[1]
 
 
 class _Terminal(StringIO):

@@ -17,14 +17,13 @@ from queue import SimpleQueue
 from backfill.config.model import Config, HookPlaceKind
 from backfill.core.model.cluster import SlurmSettings
 from backfill.core.model.sentences import visible
-from backfill.drivers.slurm.hooks.install import HookPlan, programs
+from backfill.drivers.slurm.hooks.install import CHECK_MARK, HookPlan, is_hook, programs
 from backfill.drivers.slurm.settings import slurm_uid
 from backfill.engine.connection_limiter import Refused, Trust, user_told
 from backfill.engine.listener import Listener
 from backfill.engine.messages import HookCall, Message
 from backfill.ui import slurm_parts
 
-_MARK = b"backfill-check: "  # in each hook that knows how to be checked
 _AGAIN = "say `backfill slurm hooks install` again"
 _SLACK_S = 2.0
 
@@ -49,7 +48,7 @@ def check_hooks(config: Config, settings: SlurmSettings) -> Found:
     key = "Prolog" if on_host else "PrologSlurmctld"
     if own.exists() and own not in named:
         return Found(problems=(f"{own} is there, but {key} does not name it; {_AGAIN}",))
-    hooks = [path for path in named if path == own or _checkable(path)]
+    hooks = [path for path in named if path == own or is_hook(path)]
     if not hooks:
         return Found()  # another hint says what that means
     uid = 0 if on_host else slurm_uid(settings)
@@ -67,19 +66,12 @@ def check_hooks(config: Config, settings: SlurmSettings) -> Found:
     return Found(tuple(p for p, _ in found if p), tuple(p for _, p in found if p))
 
 
-def _checkable(path: Path) -> bool:
-    try:
-        return _MARK in path.read_bytes()
-    except OSError:
-        return False
-
-
 def _called(path: Path, plan: HookPlan, uid: int, by: str) -> tuple[str, str]:
     """Call one hook; return what it proves, and what is wrong with it."""
     who = user_told(uid)
     if not path.exists():
         return "", f"slurm.conf names the hook {path}, which is not there; {_AGAIN}"
-    if not _checkable(path):
+    if not is_hook(path):
         return "", f"the hook {path} was built by an older backfill; {_AGAIN}"
     became = uid != os.getuid()
     groups = _groups(uid) if became else []
@@ -108,7 +100,7 @@ def _called(path: Path, plan: HookPlan, uid: int, by: str) -> tuple[str, str]:
         return "", f"the hook {path} cannot be run as {who}: {error}"
     took_ms = (time.monotonic() - began_s) * 1000
     if done.returncode == 0:
-        heard = visible(done.stdout.removeprefix(_MARK.decode()).strip())
+        heard = visible(done.stdout.removeprefix(CHECK_MARK.decode()).strip())
         return (f"the hook {path}, run by {who}, was answered by {by} in {took_ms:.0f} ms: {heard}", "")
     said = visible(done.stderr.strip()) or "nothing"
     return ("", f"the hook {path}, run by {who} and heard by {by}, says: {said}; {_remedy(said, plan)}")

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import argparse
 import os
-import shutil
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
 from backfill.config import ConfigError, load
@@ -15,6 +14,7 @@ from backfill.core.model.sentences import visible
 from backfill.drivers.slurm.commands import SlurmTools
 from backfill.drivers.slurm.conf.dry import dry_start
 from backfill.drivers.slurm.conf.managed import EMPTY, render
+from backfill.drivers.slurm.conf.site import SiteError, read_site
 from backfill.drivers.slurm.driver import SlurmManager
 from backfill.ports.errors import DriverError
 from backfill.ui.assemble import slurm_manager
@@ -29,10 +29,10 @@ from backfill.ui.setup.mistakes import (
     checked_pattern,
     restart_words,
 )
-from backfill.ui.setup.plan import Places, for_hosts, steps, texts
-from backfill.ui.setup.slurm_lines import jobs_lost, select_type
-from backfill.ui.setup.steps import Step, StepError, UndoRecord, WriteFile
-from backfill.ui.setup.survey import URI, Survey, jobs_of, survey
+from backfill.ui.setup.plan import Places, for_hosts, own_files, steps, texts
+from backfill.ui.setup.slurm_lines import SELECT, jobs_lost, select_type
+from backfill.ui.setup.steps import Step, StepError, UndoRecord
+from backfill.ui.setup.survey import MANAGED, URI, Survey, jobs_of, survey
 from backfill.ui.setup.wishes import WishError, Wishes, suggested
 
 _STATE = Path("/var/lib/backfill-setup")
@@ -53,6 +53,12 @@ def add_setup_arguments(parser: argparse.ArgumentParser) -> None:
     text("--image", default="", metavar="FOLDER", help="the guest image, in a place that the hosts see")
     text("--directory", default="", metavar="DIR", help="shared by this machine and all hosts")
     text("--bridge", default="", metavar="NAME", help="the hosts' bridge (the one they have)")
+    text(
+        "--controller",
+        default="",
+        metavar="IP",
+        help="slurmctld's address for guests (that of its name, or this machine's in the guests' network)",
+    )
     text("--gateway", default="", metavar="IP", help="the guests' default route (none)")
     text(
         "--low",
@@ -104,7 +110,7 @@ def run_setup(args: argparse.Namespace) -> int:
         return NO_PERMISSION
     record = UndoRecord(_STATE)
     try:
-        return _undo(record, args.slurm_conf) if args.undo else _set_up(args, record)
+        return _undo(record, record.conf or args.slurm_conf) if args.undo else _set_up(args, record)
     except WishError as error:
         for line in str(error).splitlines():
             say(line)
@@ -113,12 +119,17 @@ def run_setup(args: argparse.Namespace) -> int:
         for problem in error.problems:
             say(f"nothing was changed: {problem}")
         return BAD_CONFIG
+    except SiteError as error:
+        say(f"nothing was changed: {error}")
+        return BAD_CONFIG
     except DriverError as error:
         say(f"nothing was changed: {error}")
         return UNAVAILABLE
 
 
 def _set_up(args: argparse.Namespace, record: UndoRecord) -> int:
+    if args.json and not args.dry_run:
+        raise WishError("--json shows the plan alone; say it with --dry-run")
     conf, restart = checked_conf(args.slurm_conf), restart_words(args.restart)
     names = _names(args.hosts)
     found = survey(conf, names, checked_pattern(args.uri))
@@ -126,24 +137,36 @@ def _set_up(args: argparse.Namespace, record: UndoRecord) -> int:
     wishes = suggested(found, _wishes(args), None if args.yes or not sys.stdin.isatty() else _ask)
     check_wishes(found, wishes)
     places = Places(conf, program=(sys.executable, "-m", "backfill"), restart=restart)
-    wanted = steps(found, wishes, places)
+    edited = [path for path in (places.images, places.policy) if record.edited(path)]
+    wanted = steps(found, wishes, places, edited)
     plan = [shown for step in (*wanted, *for_hosts(wishes, places)) if (shown := step.shown())]
-    now, then = found.settings, texts(found, wishes)["slurm.conf"]
-    if plan and (lost := jobs_lost(now.select_type, select_type(then, now.version), found.jobs)):
+    now = found.settings.select_type
+    if plan and (lost := jobs_lost(now, SELECT, found.jobs)):
         say(f"nothing was changed: {lost}")
         return NO
-    _check(found, wishes, places, wanted)
-    if args.json:
-        print_json({"plan": plan, "done": False})
-    else:
-        print("\n".join(plan) if plan else "everything is as it should be")
+    _check(found, wishes, places)
+    _show(plan, _advice(found, wishes, places, edited), as_json=args.json)
     if args.dry_run or not plan:
         return OK
     if not args.yes and not _confirmed():
         say("nothing was changed")
         return NO
-    anew = now.select_type if select_type(then, now.version) != now.select_type else ""
-    return _carry_out(record, wanted, wishes, places, anew)
+    return _carry_out(record, wanted, wishes, places, now if now != SELECT else "")
+
+
+def _advice(found: Survey, wishes: Wishes, places: Places, edited: Collection[Path]) -> list[str]:
+    """Say of files that an admin has edited what setup would have written there."""
+    shown = {file.path: file.shown() for file in own_files(found, wishes, places) if file.path in edited}
+    return [
+        f"{path} stays as you have written it; setup would {text}" for path, text in shown.items() if text
+    ]
+
+
+def _show(plan: Sequence[str], advice: Sequence[str], *, as_json: bool) -> None:
+    if as_json:
+        print_json({"plan": plan, "kept": advice, "done": False})
+        return
+    print("\n".join([*advice, *(plan or ["everything is as it should be"])]))
 
 
 def _names(text: str) -> Sequence[str]:
@@ -165,6 +188,7 @@ def _wishes(args: argparse.Namespace) -> Wishes:
         directory=args.directory,
         bridge=args.bridge,
         gateway=args.gateway,
+        controller=args.controller,
         image=args.image,
         emulated=args.emulated,
         user=args.user,
@@ -195,41 +219,31 @@ def _confirmed() -> bool:
     return _answer("Carry it out? [y/N] ").casefold() in ("y", "yes")
 
 
-def _check(found: Survey, wishes: Wishes, places: Places, wanted: Sequence[Step]) -> None:
+def _check(found: Survey, wishes: Wishes, places: Places) -> None:
     """Let our own reader take the policy file, and a slurmctld without network slurm.conf."""
     with tempfile.TemporaryDirectory(prefix="backfill-setup-") as name:
         scratch = Path(name)
         scratch.chmod(0o711)
-        for step in wanted:
-            if (
-                isinstance(step, WriteFile)
-                and step.path.parent == places.folder
-                and step.path.suffix == ".yaml"
-            ):
-                (scratch / step.path.name).write_bytes(step.content)
+        for file in own_files(found, wishes, places):
+            (scratch / file.path.name).write_bytes(file.content)
         try:
             load(scratch / places.policy.name)
         except ConfigError as error:
             raise by_option(error) from error
-        beside = scratch / "slurm"
-        beside.mkdir()
-        for path in places.conf.parent.iterdir():
-            if path.is_file():
-                shutil.copy2(path, beside)
-        for file, text in texts(found, wishes).items():
-            (beside / file).write_text(text, encoding="utf-8", errors="surrogateescape")
-        ours = beside / "backfill.conf"
+        ours = places.conf.with_name(MANAGED)
         now = ours.read_text() if ours.exists() else render(EMPTY)
-        dry = dry_start(SlurmTools(), beside / places.conf.name, ours, now, scratch)
+        dry = dry_start(SlurmTools(), places.conf, ours, now, scratch, texts(found, wishes, places.conf.name))
         if dry.tried and dry.problem:
             raise DriverError("slurm.conf", f"slurmctld refuses what it would be: {dry.problem}")
+        if not dry.tried:
+            say(f"slurm.conf was not tried by a slurmctld without network: {dry.problem}")
 
 
 def _carry_out(record: UndoRecord, wanted: Sequence[Step], wishes: Wishes, places: Places, anew: str) -> int:
     """Change what is to be changed. `anew`: the SelectType until now, where that is another one."""
     first = not record.there
     try:
-        record.carry_out(wanted)
+        record.carry_out(wanted, conf=places.conf)
         record.carry_out(for_hosts(wishes, places))
     except (StepError, OSError) as error:
         say(visible(str(error)))
@@ -255,14 +269,16 @@ def _carry_out(record: UndoRecord, wanted: Sequence[Step], wishes: Wishes, place
 def _at_work() -> str:
     """Say what would be lost if our part of Slurm went now; empty: nothing is known of."""
     policy = Places(Path("/")).policy
+    if not policy.exists():
+        return ""  # nothing of ours can be at work by what is not there
+    config = load(policy)
+    if daemon_listens(config):
+        return "the daemon runs; let its work end (docs/install.md), then systemctl stop backfill"
     try:
-        config = load(policy)
-        if daemon_listens(config):
-            return "the daemon runs; let its work end (docs/install.md), then systemctl stop backfill"
         names = set(config.policies.instances.names)
         there = sorted(names & slurm_manager(config).observe().nodes.keys())
-    except (ConfigError, DriverError):
-        return ""  # nothing of ours can be at work by what is not there, or cannot be asked
+    except DriverError:
+        return ""  # a slurmctld that does not run has to be brought back, perhaps by this
     if not there:
         return ""
     return f"Slurm still has our node {there[0]}, whose job would be lost; let its work end (docs/install.md)"
@@ -278,8 +294,8 @@ def _jobs_lost_by(record: UndoRecord, conf: Path) -> str:
         now, jobs = manager.settings(), jobs_of(manager.observe())
     except DriverError:
         return ""  # a slurmctld that does not run has to be brought back, perhaps by this
-    then = select_type(before.decode("utf-8", "surrogateescape"), now.version)
-    return jobs_lost(now.select_type, then, jobs)
+    then = read_site(conf, conf.with_name(MANAGED), before.decode("utf-8", "surrogateescape"))
+    return jobs_lost(now.select_type, select_type(then, now.version), jobs)
 
 
 def _undo(record: UndoRecord, conf: Path) -> int:
@@ -290,10 +306,12 @@ def _undo(record: UndoRecord, conf: Path) -> int:
         say(f"nothing was changed: {reason}")
         return NO
     try:
-        for sentence in record.undo():
-            say(sentence)
+        left = record.undo()
     except (StepError, OSError) as error:
         say(f"{visible(str(error))}; mend that and say `backfill setup --undo` again")
         return NO
-    print("all is as it was before; on each host: sh /var/lib/backfill-host/undo.sh")
-    return OK
+    for sentence in left:
+        say(sentence)
+    what = "all else" if left else "all"
+    print(f"{what} is as it was before; on each host: sh /var/lib/backfill-host/undo.sh")
+    return NO if left else OK

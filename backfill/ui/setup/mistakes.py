@@ -26,6 +26,7 @@ _OPTIONS = {
     "libvirt.directory": "--directory",
     "libvirt.guest_network.also": "--also",
     "libvirt.hardware.cpu_features": "--cpu-feature",
+    "libvirt.surroundings.controller": "--controller",
     "libvirt.surroundings.gateway": "--gateway",
     "libvirt.surroundings.mounts": "--mount",
     "priorities.low": "--low",
@@ -129,16 +130,27 @@ def _bridge(survey: Survey, wishes: Wishes) -> None:
             raise WishError(f"{told}; name it by --bridge, or make it there with the network card in it")
 
 
-def _route(survey: Survey, wishes: Wishes) -> None:
+def _controller(_: Survey, wishes: Wishes) -> None:
+    """Refuse a controller that a guest would look for in itself, or nowhere."""
+    try:
+        loopback = ipaddress.ip_address(wishes.controller).is_loopback
+    except ValueError:
+        told = f"the controller {wishes.controller} has no address that this machine knows"
+        raise WishError(f"{told}; name it by --controller") from None
+    if loopback:
+        told = f"{wishes.controller} as the controller's address is the guest itself to a guest"
+        raise WishError(f"{told}; name the address at which guests reach slurmctld by --controller")
+
+
+def _route(_: Survey, wishes: Wishes) -> None:
     """Refuse addresses from which guests do not reach the controller."""
     try:
         network = ipaddress.ip_interface(wishes.addresses).network
-        outside = ipaddress.ip_address(survey.controller) not in network
     except ValueError:
-        return  # the reader of policy files tells what is wrong with it; a controller may be a name
-    if outside and not wishes.gateway:
-        told = f"the controller {survey.controller} is not in the guests' network {network}"
+        return  # the reader of policy files tells what is wrong with it
+    if ipaddress.ip_address(wishes.controller) not in network and not wishes.gateway:
+        told = f"the controller {wishes.controller} is not in the guests' network {network}"
         raise WishError(f"{told}; name addresses of its network by --addresses, or a route by --gateway")
 
 
-_CHECKS: tuple[Callable[[Survey, Wishes], None], ...] = (_user, _names, _size, _bridge, _route)
+_CHECKS: tuple[Callable[[Survey, Wishes], None], ...] = (_user, _names, _size, _bridge, _controller, _route)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pwd
 import re
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
@@ -15,10 +15,11 @@ import yaml
 
 from backfill.core.model.quantities import parse_hostlist
 from backfill.drivers.slurm.conf.managed import EMPTY, render
+from backfill.drivers.slurm.hooks.install import is_hook
 from backfill.ui.setup.host_script import host_script
 from backfill.ui.setup.slurm_lines import Needs, with_cgroups, with_our_lines
 from backfill.ui.setup.steps import MakeFolder, Owner, RunCommand, Step, WriteFile
-from backfill.ui.setup.survey import Survey
+from backfill.ui.setup.survey import MANAGED, Survey
 from backfill.ui.setup.wishes import Wishes, image_in
 
 _ANSWER_S, _MARGIN_S = 2.0, 1.5
@@ -44,6 +45,11 @@ class Places:
     def policy(self) -> Path:
         """The policy file."""
         return self.folder / "policy.yaml"
+
+    @property
+    def images(self) -> Path:
+        """The image catalogue."""
+        return self.folder / "images.yaml"
 
     @property
     def own_key(self) -> Path:
@@ -78,8 +84,8 @@ def policy(survey: Survey, wishes: Wishes, places: Places) -> dict[str, Any]:
             "directory": wishes.directory,
             "bridge": wishes.bridge,
             "surroundings": {
-                "controller": survey.controller,
-                "conf_server": f"{survey.controller}:{survey.port}",
+                "controller": wishes.controller,
+                "conf_server": f"{wishes.controller}:{survey.port}",
                 **_key(survey, wishes, places),
                 **({"gateway": wishes.gateway} if wishes.gateway else {}),
                 **({"mounts": list(wishes.mounts)} if wishes.mounts else {}),
@@ -122,25 +128,32 @@ def needs(survey: Survey, wishes: Wishes) -> Needs:
     return Needs(wishes.partition, _FEATURE, wanted, _ANSWER_S + _MARGIN_S)
 
 
-def texts(survey: Survey, wishes: Wishes) -> Mapping[str, str]:
-    """slurm.conf and cgroup.conf as they shall be."""
-    made = {"slurm.conf": with_our_lines(survey.texts["slurm.conf"], needs(survey, wishes))}
+def texts(survey: Survey, wishes: Wishes, conf: str) -> Mapping[str, str]:
+    """slurm.conf, whose file's name is `conf`, and cgroup.conf as they shall be."""
+    made = {conf: with_our_lines(survey.texts["slurm.conf"], survey.site, needs(survey, wishes))}
     if "proctrack/cgroup" in survey.settings.raw.get("ProctrackType", ""):
         made["cgroup.conf"] = with_cgroups(survey.texts.get("cgroup.conf", ""))
     return made
 
 
-def steps(survey: Survey, wishes: Wishes, places: Places) -> Sequence[Step]:
-    """Everything in the order in which it is safe to stop after any of them."""
+def own_files(survey: Survey, wishes: Wishes, places: Places) -> Sequence[WriteFile]:
+    """Return the files that an admin goes on writing: the image catalogue and the policy file."""
+    shared = Owner(0, pwd.getpwnam(wishes.user).pw_gid, 0o640)
+    return [
+        WriteFile(places.images, _yaml(catalogue(wishes)), shared),
+        WriteFile(places.policy, _yaml(policy(survey, wishes, places)), shared),
+    ]
+
+
+def steps(survey: Survey, wishes: Wishes, places: Places, edited: Collection[Path] = ()) -> Sequence[Step]:
+    """Everything in the order in which it is safe to stop after any of them; not what was `edited`."""
     user = pwd.getpwnam(wishes.user)
     theirs = Owner(user.pw_uid, user.pw_gid, 0o751)
-    shared = Owner(0, user.pw_gid, 0o640)
-    new = texts(survey, wishes)
+    new = texts(survey, wishes, places.conf.name)
     conf_owner = _owner_of(places.conf)
     return [
         *_folders(wishes, places, user, theirs),
-        WriteFile(places.folder / "images.yaml", _yaml(catalogue(wishes)), shared),
-        WriteFile(places.policy, _yaml(policy(survey, wishes, places)), shared),
+        *(file for file in own_files(survey, wishes, places) if file.path not in edited),
         *_key_copy(survey, wishes, places, user),
         *_slurm(new, survey, places, conf_owner),
         *_hooks(survey, places),
@@ -151,7 +164,7 @@ def steps(survey: Survey, wishes: Wishes, places: Places) -> Sequence[Step]:
 def for_hosts(wishes: Wishes, places: Places) -> Sequence[Step]:
     """Write the script for the hosts, which brings them the files as they are here now."""
     found = {}
-    for name in ("backfill.conf", "cgroup.conf", places.conf.name):
+    for name in (MANAGED, "cgroup.conf", places.conf.name):
         beside = places.conf.parent / name
         if beside.exists():
             found[name] = beside.read_text(encoding="utf-8", errors="surrogateescape")
@@ -190,8 +203,8 @@ def _slurm(new: Mapping[str, str], survey: Survey, places: Places, owner: Owner)
         WriteFile(places.conf.parent / name, text.encode("utf-8", "surrogateescape"), owner)
         for name, text in new.items()
     ]
-    included = places.conf.parent / "backfill.conf"
-    ours = [] if included.exists() else [WriteFile(included, render(EMPTY).encode(), owner)]
+    included = places.conf.with_name(MANAGED)
+    ours = [] if included.exists() else [WriteFile(included, render(EMPTY).encode(), owner, places.conf)]
     changed = any(file.shown() for file in files)
     return [
         *ours,
@@ -216,7 +229,7 @@ def _hooks(survey: Survey, places: Places) -> Sequence[Step]:
     words = (*places.program, "slurm", "hooks")
     config = ("--config", str(places.policy))
     named = survey.settings.prolog_slurmctld
-    installed = "backfill" in named
+    installed = any(is_hook(Path(word)) for word in named.split(","))
     first = not named  # 22.05 looks only at its start whether there is one at all
     return [
         RunCommand((*words, "install", *config), (*words, "remove", *config), needed=not installed),

@@ -7,13 +7,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from backfill.core.model.cluster import SlurmVersion
+from backfill.drivers.slurm.conf.site import ConfLine, Site, SiteError
 
 BEGIN = "# Added by `backfill setup`; `backfill setup --undo` takes it away."
 _LONGEST_TREE = 65533
 _TRES_BY_DEFAULT = (23, 11)
-_SELECT = "select/cons_tres"
+SELECT = "select/cons_tres"
+_SYSTEMD = re.compile(r"^[ \t]*IgnoreSystemdOnFailure[ \t]*=[ \t]*([^#\s]*)", re.I | re.M)
 # Whose saved state is the same (slurm.conf(5), SelectType): from one to the other no job is lost.
-_ALIKE = frozenset({_SELECT, "select/cons_res"})
+_ALIKE = frozenset({SELECT, "select/cons_res"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,60 +29,97 @@ class Needs:
     include: str = "backfill.conf"
 
 
-def with_our_lines(text: str, needs: Needs) -> str:
-    """Return slurm.conf with what is missing; the same text where nothing is.
+class _Draft:
+    """slurm.conf's own lines as they change, beside those of the files that it includes."""
 
-    A value of the site's that does not do is changed where it stands; all else is added at the end,
-    the Include last of all.
-    """
-    text = text if text.endswith("\n") or not text else text + "\n"
-    added = []
-    for key, value in _settings(text, needs).items():
-        changed = _set(text, key, value)
-        if changed is None:
-            added.append(f"{key}={value}")
+    def __init__(self, text: str, site: Site) -> None:
+        self.site = site
+        self.added: list[str] = []
+        self._lines: list[str | None] = list(text.removesuffix("\n").split("\n")) if text else []
+
+    def give(self, key: str, value: str) -> None:
+        """Change the value that counts where it stands; behind all others where that is an included file."""
+        found = self.site.values(key)
+        if found and self._owns(found[-1][0]):
+            self.change(found[-1][0], key, value)
         else:
-            text = changed
-    node_set = _node_set(text, needs.feature)
+            self.added.append(f"{key}={value}")
+
+    def change(self, line: ConfLine, key: str, value: str) -> None:
+        """Put a value into a line; SiteError where that stands in an included file."""
+        if not self._owns(line):
+            raise SiteError(f"{line.place}: {key} has to be {value}; write that there, and say it again")
+        first = line.number - 1
+        whole = self._lines[first]
+        if whole is None or line.last > line.number:
+            whole = line.text
+        pair = re.search(rf"\b{key}[ \t]*=[ \t]*(\"[^\"]*\"|[^\s#]*)", whole, re.I)
+        if pair is None:
+            words, mark, comment = whole.partition("#")
+            whole = f"{words.rstrip()} {key}={value}{'  ' if mark else ''}{mark}{comment}"
+        else:
+            whole = whole[: pair.start(1)] + value + whole[pair.end(1) :]
+        self._lines[first : line.last] = [whole, *[None] * (line.last - line.number)]
+
+    def text(self) -> str:
+        """Write the whole, with what is added at its end."""
+        own = "".join(f"{line}\n" for line in self._lines if line is not None)
+        if not self.added:
+            return own
+        head = "" if BEGIN in own else BEGIN + "\n"
+        return own + head + "\n".join(self.added) + "\n"
+
+    def _owns(self, line: ConfLine) -> bool:
+        return line.file == self.site.conf
+
+
+def with_our_lines(text: str, site: Site, needs: Needs) -> str:
+    """Return slurm.conf with what is missing; the same text where nothing is. `site`: it as Slurm reads it.
+
+    A value of the site's that does not do is changed where it stands; all else is added at the end, the
+    Include last of all. SiteError: a file that it includes has to be changed, and that is the site's.
+    """
+    draft = _Draft(text, site)
+    for key, value in _settings(site, needs).items():
+        draft.give(key, value)
+    node_set = _node_set(site, needs.feature)
     if node_set is None:
         node_set = "virtual"
-        added.append(f"NodeSet={node_set} Feature={needs.feature}")
-    partition = re.search(rf"^\s*PartitionName={re.escape(needs.partition)}\b.*$", text, re.I | re.M)
+        draft.added.append(f"NodeSet={node_set} Feature={needs.feature}")
+    partition = next((one for one, name in site.values("PartitionName") if name == needs.partition), None)
     if partition is None:
-        added.append(f"PartitionName={needs.partition} Nodes={node_set} PriorityTier=1 State=UP")
-    elif not re.search(rf"\bNodes=(\S+,)?{re.escape(node_set)}(,|\s|$)", partition[0], re.I):
-        text = text.replace(partition[0], _join_nodes(partition[0], node_set))
-    if not re.search(rf"^\s*Include\s+\S*{re.escape(needs.include)}\s*$", text, re.I | re.M):
-        added.append(f"Include {needs.include}")
-    if not added:
-        return text
-    head = "" if BEGIN in text else BEGIN + "\n"
-    return text + head + "\n".join(added) + "\n"
+        draft.added.append(f"PartitionName={needs.partition} Nodes={node_set} PriorityTier=1 State=UP")
+    elif node_set not in (nodes := (partition.value("Nodes") or "").split(",")):
+        draft.change(partition, "Nodes", ",".join(filter(None, [*nodes, node_set])))
+    if site.include is None:
+        draft.added.append(f"Include {needs.include}")
+    return draft.text()
 
 
-def _settings(text: str, needs: Needs) -> Mapping[str, str]:
+def _settings(site: Site, needs: Needs) -> Mapping[str, str]:
     """Return the settings whose values do not do, with those that would."""
     wanted: dict[str, str] = {}
-    if _value(text, "SelectType") != _SELECT:
-        wanted["SelectType"] = _SELECT
-    if _number(text, "MaxNodeCount", 0) < needs.max_nodes:
+    if site.value("SelectType") != SELECT:
+        wanted["SelectType"] = SELECT
+    if _number(site, "MaxNodeCount", 0) < needs.max_nodes:
         wanted["MaxNodeCount"] = str(needs.max_nodes)
-    parameters = [word for word in _value(text, "SlurmctldParameters").split(",") if word]
+    parameters = [word for word in site.value("SlurmctldParameters").split(",") if word]
     if "enable_configless" not in parameters:
         wanted["SlurmctldParameters"] = ",".join([*parameters, "enable_configless"])
     fixed = {"SlurmdTimeout": "0", "ReturnToService": "2", "TreeWidth": str(_LONGEST_TREE)}
-    wanted |= {key: value for key, value in fixed.items() if _value(text, key) != value}
-    if _value(text, "JobRequeue") == "0":
+    wanted |= {key: value for key, value in fixed.items() if site.value(key) != value}
+    if site.value("JobRequeue") == "0":
         wanted["JobRequeue"] = "1"
     limit_s = int(needs.hook_s) + 2
-    if 0 < _number(text, "PrologEpilogTimeout", 0) < limit_s:
+    if 0 < _number(site, "PrologEpilogTimeout", 0) < limit_s:
         wanted["PrologEpilogTimeout"] = str(limit_s)
     return wanted
 
 
-def select_type(text: str, version: SlurmVersion) -> str:
+def select_type(site: Site, version: SlurmVersion) -> str:
     """Return the SelectType of a slurm.conf; without a line, that of the release (its RELEASE_NOTES)."""
-    return _value(text, "SelectType") or (_SELECT if version.major >= _TRES_BY_DEFAULT else "select/linear")
+    by_default = SELECT if version.major >= _TRES_BY_DEFAULT else "select/linear"
+    return site.value("SelectType") or by_default
 
 
 def jobs_lost(now: str, then: str, jobs: int) -> str:
@@ -99,45 +138,20 @@ def jobs_lost(now: str, then: str, jobs: int) -> str:
 
 def with_cgroups(text: str) -> str:
     """Return cgroup.conf under which slurmd works in a guest without systemd."""
-    changed = _set(text, "IgnoreSystemdOnFailure", "yes")
-    if _value(text, "IgnoreSystemdOnFailure").casefold() == "yes":
+    found = list(_SYSTEMD.finditer(text))
+    if found and found[-1][1].casefold() == "yes":
         return text
-    return changed if changed is not None else f"{text}{BEGIN}\nIgnoreSystemdOnFailure=yes\n"
+    if found:
+        return text[: found[-1].start(1)] + "yes" + text[found[-1].end(1) :]
+    return f"{text}{BEGIN}\nIgnoreSystemdOnFailure=yes\n"
 
 
-def _pattern(key: str) -> re.Pattern[str]:
-    return re.compile(rf"^(\s*{key}\s*=\s*)([^#\s]*)", re.I | re.M)
-
-
-def _value(text: str, key: str) -> str:
-    """Return the value that counts, the last one."""
-    found = _pattern(key).findall(text)
-    return str(found[-1][1]) if found else ""
-
-
-def _number(text: str, key: str, otherwise: int) -> int:
-    value = re.match(r"\d+", _value(text, key))
+def _number(site: Site, key: str, otherwise: int) -> int:
+    value = re.match(r"\d+", site.value(key))
     return int(value[0]) if value else otherwise
 
 
-def _set(text: str, key: str, value: str) -> str | None:
-    """Change the value that counts; None where the text has none."""
-    found = list(_pattern(key).finditer(text))
-    if not found:
-        return None
-    start, end = found[-1].span(2)
-    return text[:start] + value + text[end:]
-
-
-def _node_set(text: str, feature: str) -> str | None:
-    found = re.search(rf"^\s*NodeSet=(\S+)\s+Feature={re.escape(feature)}\s*(#.*)?$", text, re.I | re.M)
-    return found[1] if found else None
-
-
-def _join_nodes(line: str, node_set: str) -> str:
-    """Let a partition that the site has take our nodes, too."""
-    nodes = re.search(r"\bNodes=(\S*)", line, re.I)
-    if nodes is None:
-        return f"{line} Nodes={node_set}"
-    joined = ",".join(filter(None, [nodes[1], node_set]))
-    return line[: nodes.start()] + f"Nodes={joined}" + line[nodes.end() :]
+def _node_set(site: Site, feature: str) -> str | None:
+    """Return the site's set of all nodes with the feature, and of no others."""
+    sets = ((line, name) for line, name in site.values("NodeSet") if line.value("Nodes") is None)
+    return next((name for line, name in sets if line.value("Feature") == feature), None)

@@ -8,10 +8,11 @@ import hashlib
 import json
 import os
 import pwd
+import re
 import shlex
 import subprocess
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -44,11 +45,15 @@ class Owner:
 
 @dataclass(frozen=True, slots=True)
 class WriteFile:
-    """A file that shall have this content and owner."""
+    """A file that shall have this content and owner.
+
+    `part_of`: the file that includes it; as long as that is left as it is, this one stays as well.
+    """
 
     path: Path
     content: bytes
     owner: Owner
+    part_of: Path | None = None
 
     def shown(self) -> str:
         """Show what it would change, as a diff; empty: nothing."""
@@ -68,7 +73,7 @@ class WriteFile:
 
     def do(self, run: Run) -> None:
         """Write it in one step that survives a power cut."""
-        replace_file(self.path, self.content)
+        replace_file(_behind(self.path), self.content)
         self.owner.give(self.path)
 
 
@@ -141,27 +146,44 @@ class UndoRecord:
         """Return True if something was set up that can be undone."""
         return self._path.exists()
 
+    @property
+    def conf(self) -> Path | None:
+        """The slurm.conf that was set up; None: no record says which."""
+        found = self._read().conf
+        return Path(found) if found else None
+
+    def edited(self, path: Path) -> bool:
+        """Return True if the file holds what no run of setup has written."""
+        now = _read(path)
+        if now is None:
+            return False
+        ours = (entry["ours"] for entry in self._read().done if entry.get("path") == str(path))
+        return hashlib.sha256(now).hexdigest() not in next(ours, [])
+
     def before(self, path: Path) -> bytes | None:
         """Return what a file held; None where it was not there or was not changed."""
-        found = (entry["before"] for entry in self._read()[0] if entry.get("path") == str(path))
+        found = (entry["before"] for entry in self._read().done if entry.get("path") == str(path))
         was = next(found, None)
         return base64.b64decode(was) if was is not None else None
 
-    def carry_out(self, steps: Sequence[Step], run: Run = run_command) -> None:
-        """Do what is not done yet, and what a run that was killed still owed.
+    def carry_out(self, steps: Sequence[Step], run: Run = run_command, conf: Path | None = None) -> None:
+        """Do what is not done yet, and what a run that was killed still owed. `conf`: the slurm.conf.
 
         StepError, OSError: what is done until then can be undone.
         """
         owed = [list(s.argv) for s in steps if isinstance(s, RunCommand) and s.argv and s.needed]
-        entries, before = self._read()
-        self._write(entries, [*before, *(argv for argv in owed if argv not in before)])
+        now = self._read()
+        now.owed += [argv for argv in owed if argv not in now.owed]
+        now.conf = str(conf) if conf is not None else now.conf
+        self._write(now)
         for step in steps:
             if isinstance(step, RunCommand):
                 self._note_command(step)
-                owes = self._read()[1]
-                if list(step.argv) in owes:
+                if list(step.argv) in self._read().owed:
                     step.do(run)
-                    self._write(self._read()[0], [argv for argv in owes if argv != list(step.argv)])
+                    now = self._read()
+                    now.owed.remove(list(step.argv))
+                    self._write(now)
             elif step.shown():
                 self._note(step)
                 step.do(run)
@@ -169,55 +191,70 @@ class UndoRecord:
     def undo(self, run: Run = run_command) -> list[str]:
         """Take back, the last first; returns a sentence for each thing that was left as it is."""
         left: list[str] = []
-        entries, _ = self._read()
-        while entries:
-            told = _take_back(entries[-1], run)
+        now = self._read()
+        now.owed.clear()
+        while now.done:
+            told = _take_back(now.done[-1], run, self._path.parent)
             left += [told] if told else []
-            entries.pop()
-            self._write(entries, [])
+            now.done.pop()
+            self._write(now)
         self._path.unlink(missing_ok=True)
         return left
 
     def _note_command(self, step: RunCommand) -> None:
-        entries, owed = self._read()
-        if step.undo and list(step.undo) not in [entry.get("undo") for entry in entries]:
-            self._write([*entries, {"undo": list(step.undo)}], owed)
+        now = self._read()
+        if step.undo and list(step.undo) not in [entry.get("undo") for entry in now.done]:
+            now.done.append({"undo": list(step.undo)})
+            self._write(now)
 
     def _note(self, step: WriteFile | MakeFolder) -> None:
         """Write down what is there now. What was noted by an earlier run is older, and counts."""
-        entries, owed = self._read()
+        now = self._read()
         ours = hashlib.sha256(step.content).hexdigest() if isinstance(step, WriteFile) else ""
-        for entry in entries:
-            if entry.get("path") == str(step.path):
-                entry["ours"] = [*entry["ours"], ours]
-                self._write(entries, owed)
-                return
-        owner, content = _owner(step.path), None
-        if isinstance(step, WriteFile):
-            content = _read(step.path)
-        made: Entry = {
-            "path": str(step.path),
-            "folder": isinstance(step, MakeFolder),
-            "before": base64.b64encode(content).decode() if content is not None else None,
-            "owner": asdict(owner) if owner is not None else None,
-            "ours": [ours],
-        }
-        self._write([*entries, made], owed)
+        known = next((entry for entry in now.done if entry.get("path") == str(step.path)), None)
+        if known is not None:
+            known["ours"].append(ours)
+        else:
+            now.done.append({**_as_it_is(step), "ours": [ours]})
+        self._write(now)
 
-    def _read(self) -> tuple[list[Entry], list[list[str]]]:
+    def _read(self) -> _Recorded:
         try:
-            found = json.loads(self._path.read_text())
+            return _Recorded(**json.loads(self._path.read_text()))
         except FileNotFoundError:
-            return [], []
-        return found["done"], found["owed"]
+            return _Recorded()
 
-    def _write(self, entries: Sequence[Entry], owed: Sequence[Sequence[str]]) -> None:
+    def _write(self, now: _Recorded) -> None:
         self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        replace_file(self._path, json.dumps({"done": entries, "owed": owed}, indent=1) + "\n")
+        replace_file(self._path, json.dumps(asdict(now), indent=1) + "\n")
 
 
-def _take_back(entry: Entry, run: Run) -> str | None:
-    """Undo one thing; say why not where somebody else has changed it since."""
+@dataclass
+class _Recorded:
+    """The record's content. `done`: in the order in which it was; `owed`: commands that still have to run."""
+
+    done: list[Entry] = field(default_factory=list)
+    owed: list[list[str]] = field(default_factory=list)
+    conf: str = ""
+
+
+def _as_it_is(step: WriteFile | MakeFolder) -> Entry:
+    """Describe what is there before the step."""
+    owner, content = _owner(step.path), None
+    part_of = step.part_of if isinstance(step, WriteFile) else None
+    if isinstance(step, WriteFile):
+        content = _read(step.path)
+    return {
+        "path": str(step.path),
+        "folder": isinstance(step, MakeFolder),
+        "before": base64.b64encode(content).decode() if content is not None else None,
+        "owner": asdict(owner) if owner is not None else None,
+        "part_of": str(part_of) if part_of is not None else None,
+    }
+
+
+def _take_back(entry: Entry, run: Run, folder: Path) -> str | None:
+    """Undo one thing; say why not where somebody else has changed it since, or still needs it."""
     if "undo" in entry:
         run(entry["undo"])
         return None
@@ -225,8 +262,20 @@ def _take_back(entry: Entry, run: Run) -> str | None:
     owner = Owner(**entry["owner"]) if entry["owner"] is not None else None
     if entry["folder"]:
         return _take_back_folder(path, owner)
+    if entry.get("part_of") and _includes(Path(entry["part_of"]), path.name):
+        return f"{path} stays: {entry['part_of']} includes it, and slurmctld does not start without it"
     was = base64.b64decode(entry["before"]) if entry["before"] is not None else None
-    return _take_back_file(path, was, owner, entry["ours"])
+    told = _take_back_file(path, was, owner, entry["ours"])
+    if told is None or was is None:
+        return told
+    kept = folder / f"{path.name}.before"
+    replace_file(kept, was)
+    return f"{told}; what it was before is in {kept}"
+
+
+def _includes(path: Path, name: str) -> bool:
+    text = (_read(path) or b"").decode("utf-8", "surrogateescape")
+    return re.search(rf"^\s*Include\s+\S*{re.escape(name)}\s*$", text, re.I | re.M) is not None
 
 
 def _take_back_folder(path: Path, owner: Owner | None) -> str | None:
@@ -253,10 +302,15 @@ def _take_back_file(path: Path, was: bytes | None, owner: Owner | None, ours: Se
         sync_directory(path.parent)
         return None
     if now != was:
-        replace_file(path, was)
+        replace_file(_behind(path), was)
     if owner is not None:
         owner.give(path)
     return None
+
+
+def _behind(path: Path) -> Path:
+    """Return where a link that root has made leads; any other one is not followed."""
+    return path.resolve() if path.is_symlink() and path.lstat().st_uid == 0 else path
 
 
 def _read(path: Path) -> bytes | None:

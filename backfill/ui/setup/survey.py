@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING
 from backfill.core.model.cluster import ENDED, Node, SlurmSettings
 from backfill.drivers.slurm.checks import is_dynamic
 from backfill.drivers.slurm.commands import SlurmTools
+from backfill.drivers.slurm.conf.files import read_or_empty
+from backfill.drivers.slurm.conf.site import Site, read_site
 from backfill.drivers.slurm.driver import SlurmManager
 from backfill.ports.errors import DriverError
 
@@ -20,6 +22,7 @@ if TYPE_CHECKING:
     from backfill.drivers.libvirt.inspection import HostInspection
     from backfill.ports.workload import ClusterObservation
 
+MANAGED = "backfill.conf"
 _PORT = 6817
 _NETWORK_FILES = ("nfs", "nfs4", "ceph", "lustre", "gpfs", "beegfs", "fuse.glusterfs")
 _OF_LIBVIRT = "virbr"
@@ -44,13 +47,14 @@ class Survey:
     """The cluster. `controller`: slurmctld's address; `shared`: file systems of a network, as mounted.
 
     `mounts`: those of them that this machine's fstab has, each a line as a guest can have it. `jobs`
-    is how many run or wait.
+    is how many run or wait. `site`: slurm.conf as Slurm reads it; `texts`: it, and cgroup.conf.
     """
 
     settings: SlurmSettings
     controller: str
     port: int
     user: str
+    site: Site
     hosts: tuple[HostSurvey, ...] = ()
     shared: tuple[str, ...] = ()
     texts: Mapping[str, str] = field(default_factory=dict)
@@ -78,7 +82,8 @@ class Survey:
 
 def survey(conf: Path, names: Sequence[str], uri: str) -> Survey:
     """Look at a cluster. `names`: nodes that shall carry instances, all when empty; `uri`: with {name}
-    and {address} in it. Raises DriverError where Slurm does not answer."""
+    and {address} in it. Raises DriverError where Slurm does not answer, SiteError for a slurm.conf that
+    cannot be read."""
     tools = SlurmTools(conf=conf)
     manager = SlurmManager(tools)
     settings = manager.settings()
@@ -86,16 +91,14 @@ def survey(conf: Path, names: Sequence[str], uri: str) -> Survey:
     nodes = seen.nodes
     chosen = [node for node in nodes.values() if not is_dynamic(node) and (not names or node.name in names)]
     address = _controller(settings)
-    texts = {}
-    for name in ("slurm.conf", "cgroup.conf"):
-        beside = conf.parent / name
-        texts[name] = beside.read_text(encoding="utf-8", errors="surrogateescape") if beside.exists() else ""
+    texts = {"slurm.conf": read_or_empty(conf), "cgroup.conf": read_or_empty(conf.with_name("cgroup.conf"))}
     port = re.match(r"\d+", settings.raw.get("SlurmctldPort", ""))
     return Survey(
         settings,
         address,
         int(port[0]) if port else _PORT,
         re.sub(r"\(.*", "", settings.raw.get("SlurmUser", "root")),
+        read_site(conf, conf.with_name(MANAGED)),
         tuple(_host(node, uri, conf) for node in sorted(chosen, key=lambda node: node.name)),
         _shared(Path("/proc/mounts").read_text()),
         texts,
@@ -118,6 +121,19 @@ def _controller(settings: SlurmSettings) -> str:
         return socket.gethostbyname(word)
     except OSError:
         return word
+
+
+def address_towards(address: str) -> str:
+    """Return the address of this machine from which it would speak to another; empty: it has no way there.
+
+    Nothing is sent for it.
+    """
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asked:
+        try:
+            asked.connect((address, _PORT))
+        except OSError:
+            return ""
+        return str(asked.getsockname()[0])
 
 
 def _host(node: Node, pattern: str, conf: Path) -> HostSurvey:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import ipaddress
 import json
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from backfill.ui.setup.survey import Survey
+from backfill.ui.setup.survey import Survey, address_towards
 
 Ask = Callable[[str, str], str]
 _KERNELS, _INITRDS = ("vmlinuz", "kernel"), ("initrd", "initrd.img", "initramfs.img")
@@ -43,6 +44,7 @@ class Wishes:
     mounts: tuple[str, ...] | None = None
     closed: bool = False
     also: tuple[str, ...] = ()
+    controller: str = ""
 
 
 def suggested(survey: Survey, wishes: Wishes, ask: Ask | None) -> Wishes:
@@ -62,10 +64,11 @@ def suggested(survey: Survey, wishes: Wishes, ask: Ask | None) -> Wishes:
         return _told(option, said, proposal, ask)
 
     names = told("--names", wishes.names, f"vn[1-{2 * len(live)}]")
+    addresses = told("--addresses", wishes.addresses, "")
     made = Wishes(
         partition=wishes.partition,
         names=names,
-        addresses=told("--addresses", wishes.addresses, ""),
+        addresses=addresses,
         cpus=_number("--cpus", told("--cpus", str(wishes.cpus or ""), str(max(1, cpus // 2)))),
         memory_mb=_number("--memory-mb", told("--memory-mb", str(wishes.memory_mb or ""), str(half_mb))),
         directory=told("--directory", wishes.directory, _directory(survey)),
@@ -79,8 +82,24 @@ def suggested(survey: Survey, wishes: Wishes, ask: Ask | None) -> Wishes:
         mounts=wishes.mounts,
         closed=wishes.closed,
         also=wishes.also,
+        controller=wishes.controller or _controller(survey, addresses),
     )
     return made if made.mounts is not None else replace(made, mounts=_mounts(survey, made.directory))
+
+
+def _controller(survey: Survey, addresses: str) -> str:
+    """Return the address at which guests reach this machine, where Slurm's own word is none for them.
+
+    Debian lets a machine's own name mean 127.0.1.1, which in a guest is the guest itself.
+    """
+    try:
+        sound = not ipaddress.ip_address(survey.controller).is_loopback
+    except ValueError:
+        sound = False  # a name that nobody knows here
+    if sound:
+        return survey.controller
+    towards = address_towards(addresses.partition("/")[0])
+    return towards if towards and not ipaddress.ip_address(towards).is_loopback else survey.controller
 
 
 def _told(option: str, said: str, proposal: str, ask: Ask | None) -> str:

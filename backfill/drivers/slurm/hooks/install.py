@@ -24,6 +24,7 @@ _KEYS = {
     "host": (("Prolog", "prolog"), ("Epilog", "epilog")),
 }
 _NAMES = ("prolog_slurmctld", "epilog_slurmctld", "prolog", "epilog")
+CHECK_MARK = b"backfill-check: "
 _ARRIVAL, POWER, _RECORD = "arrival", "power", "installed.json"
 # What Slurm calls to power CLOUD nodes up and down: nothing depends on it, the daemon just looks.
 _POWER_TEXT = "#!/bin/sh\nSLURM_SCRIPT_CONTEXT=arrival exec {program}\n"
@@ -78,6 +79,14 @@ class HookStatus:
             "job_submit_lua": self.script,
             "problems": list(self.problems),
         }
+
+
+def is_hook(path: Path) -> bool:
+    """Return True if the program is a hook of ours, one that knows how to be checked."""
+    try:
+        return CHECK_MARK in path.read_bytes()
+    except OSError:
+        return False
 
 
 class Hooks:
