@@ -2,7 +2,7 @@
 
 from backfill.config.images import ImageEntry
 from backfill.config.live import conflicts, hints
-from backfill.config.load import check, load
+from backfill.config.load import check, check_text, load
 from backfill.config.model import (
     CallLimits,
     Config,
@@ -33,6 +33,7 @@ __all__ = [
     "SlurmSettingsFile",
     "SurroundingsEntry",
     "check",
+    "check_text",
     "conflicts",
     "hints",
     "json_schema",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,22 @@ def path_of(policy_file: str | Path, libvirt: LibvirtEntry | None) -> Path | Non
     if libvirt is None or not libvirt.catalogue:
         return None
     return Path(policy_file).parent / libvirt.catalogue
+
+
+def leave_out(reader: Reader, found: dict[str, Any], known: Collection[str] | None) -> None:
+    """Open no file that a text from outside names: what depends on its images has nothing to say.
+
+    `known`: the catalogues that it may name; None: any.
+    """
+    libvirt = found.get("libvirt")
+    if not isinstance(libvirt, LibvirtEntry) or not libvirt.catalogue:
+        take_in(reader, found)
+        return
+    if known is not None and libvirt.catalogue not in known:
+        what = f"is {libvirt.catalogue}, which is not read for a text from outside"
+        remedy = f"write {' or '.join(known)}" if known else "write its images into libvirt.images"
+        reader.note(None, "libvirt.catalogue", what, remedy)
+    found["libvirt"] = BAD
 
 
 def take_in(reader: Reader, found: dict[str, Any]) -> Reader | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Collection
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
@@ -38,23 +39,49 @@ def check(path: str | os.PathLike[str]) -> list[Problem]:
     return []
 
 
+def check_text(text: str, name: str, catalogues: Collection[str] | None = None) -> list[Problem]:
+    """Return everything that is wrong with a text from outside, by itself. `name`: how the file is called.
+
+    No file that it names is opened. `catalogues`: those that it may name; None: any.
+    """
+    reader = Reader(name)
+    found = _read(reader, text)
+    if found is not None:
+        catalogue.leave_out(reader, found, catalogues)
+        _judge(reader, found, None)
+    return sorted(reader.problems, key=lambda p: (p.line, p.column))
+
+
 def _config(reader: Reader, text: str) -> Config | None:
+    found = _read(reader, text)
+    if found is None:
+        return None
+    images = catalogue.take_in(reader, found)
+    _judge(reader, found, images)
+    reader.problems += images.problems if images is not None else []
+    good = {name: value for name, value in found.items() if value is not BAD}
+    return None if reader.problems else _assemble(reader, good)
+
+
+def _read(reader: Reader, text: str) -> dict[str, Any] | None:
+    """Return the values by their keys at the top; None: it has none."""
     shape = root()
     required = ", ".join(key.name for key in shape.keys if key.required)
     tree = read_keys(reader, text, "policy file", f"give at least {required}")
     if tree is None:
         return None
-    found = reader.keys(shape, tree, "")
-    images = catalogue.take_in(reader, found)
+    return reader.keys(shape, tree, "")
+
+
+def _judge(reader: Reader, found: dict[str, Any], images: Reader | None) -> None:
+    """Note what contradicts itself, at its place in the file or in the catalogue."""
     good = {name: value for name, value in found.items() if value is not BAD}
-    given = {key.name: key.default for key in shape.keys if not key.required}
+    given = {key.name: key.default for key in root().keys if not key.required}
     for finding in rules.findings({**{k: v for k, v in given.items() if k not in found}, **good}):
         of_image = images is not None and finding.path.startswith("libvirt.images.")
         at = images if images is not None and of_image else reader
         path = finding.path.removeprefix("libvirt.") if of_image else finding.path
         at.note(None, path, finding.what, finding.remedy)
-    reader.problems += images.problems if images is not None else []
-    return None if reader.problems else _assemble(reader, good)
 
 
 def _assemble(reader: Reader, found: dict[str, Any]) -> Config:

@@ -11,13 +11,14 @@ import sys
 import tempfile
 from pathlib import Path
 
+from backfill.config import ConfigError, check_text, load
 from backfill.engine.errands import Body
 
 DAY = "24h"
 # What the process may take: of memory, of a processor, of time. All else comes before it.
 _MEMORY_BYTES, _CPU_S, _WITHIN_S = 2 << 30, 300, 900.0
 _BEHIND_ALL = ("nice", "-n", "19", "prlimit", f"--as={_MEMORY_BYTES}", f"--cpu={_CPU_S}", "--core=0")
-_MOST_LINES, _MOST_NEIGHBOURS = 20, 200
+_MOST_LINES = 20
 
 
 class DayPlayer:
@@ -28,10 +29,17 @@ class DayPlayer:
 
     def __call__(self, text: str) -> Body:
         """Return `problems`, each a sentence, or `found`, as `replay --journal --last --json` tells it."""
+        try:
+            libvirt = load(self._policy).libvirt
+        except ConfigError as error:
+            return {"problems": [f"the policy file in force has mistakes now: {error}"]}
+        catalogue = libvirt.catalogue if libvirt is not None else ""
+        if problems := check_text(text, self._policy.name, [catalogue] if catalogue else []):
+            return {"problems": [str(problem) for problem in problems[:_MOST_LINES]]}
         with tempfile.TemporaryDirectory(prefix="backfill-preview-") as folder:
             file = Path(folder, self._policy.name)
             file.write_text(text, encoding="utf-8")
-            self._link_neighbours(Path(folder))
+            self._link(Path(folder), catalogue)
             command = (*_BEHIND_ALL, *_program(), "replay", "--journal", str(self._journal))
             options = ("--policy", str(self._policy), "--against", str(file), "--last", self._last, "--json")
             try:
@@ -50,11 +58,12 @@ class DayPlayer:
                 return {"problems": [f"nothing could be played: {error.strerror or error}"]}
         return _found(done, str(Path(folder)))
 
-    def _link_neighbours(self, folder: Path) -> None:
-        """Link the files beside the policy file, which may name them by their place."""
-        for neighbour in sorted(self._policy.parent.iterdir())[:_MOST_NEIGHBOURS]:
-            if neighbour.name != self._policy.name:
-                (folder / neighbour.name).symlink_to(neighbour)
+    def _link(self, folder: Path, catalogue: str) -> None:
+        """Let the text find the catalogue that the policy file in force has beside it."""
+        if not catalogue or Path(catalogue).is_absolute() or ".." in Path(catalogue).parts:
+            return
+        (folder / catalogue).parent.mkdir(parents=True, exist_ok=True)
+        (folder / catalogue).symlink_to(self._policy.parent.absolute() / catalogue)
 
 
 def _program() -> tuple[str, ...]:

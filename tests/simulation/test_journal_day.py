@@ -86,6 +86,13 @@ instances: {names: "vn[1-6]", addresses: 10.77.1.1/16, flavour: {cpus: 2, memory
 """
 
 
+LIBVIRT = """libvirt:
+  directory: /srv/b
+  bridge: br0
+  surroundings: {controller: 10.0.0.1, conf_server: "10.0.0.1:6817", munge_key: /etc/munge/munge.key}
+"""
+
+
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a policy file and the journal of a daemon."""
@@ -108,11 +115,28 @@ def test_a_process_of_its_own_plays_it_for_the_daemon(site: Path) -> None:
     assert found["figures"]["policy"]["low_completed"] == found["figures"]["was done"]["low_completed"] == 3
 
 
+def test_the_catalogue_in_force_is_read_for_a_text_that_names_it(site: Path, tmp_path: Path) -> None:
+    """It lies beside the policy file; the text is tried in a folder of its own."""
+    policy = f"{POLICY}{LIBVIRT}  catalogue: images.yaml\n"
+    (tmp_path / "policy.yaml").write_text(policy)
+    image = "{kernel: /k, initrd: /i, disk: /d.raw, disk_format: raw, cmdline: quiet}"
+    (tmp_path / "images.yaml").write_text(f"images: {{default: {image}}}\n")
+    player = DayPlayer(tmp_path / "policy.yaml", site / "journal.db", "400s")
+    found = player(f"{policy}scale: {{warm: 1}}\n")
+    assert found.get("problems", []) == []
+    (tmp_path / "images.yaml").write_text("images: 7\n")
+    assert "the policy file in force has mistakes now" in str(player(policy)["problems"])
+
+
 @pytest.mark.parametrize(
     ("text", "says"),
     [
         ("cluster: sim\nladdr: []\n", "policy.yaml:2:1: laddr is not a known key; did you mean ladder?"),
         (POLICY.replace("cluster: sim", "cluster: other"), "the two policies differ in cluster"),
+        (
+            f"{POLICY}{LIBVIRT}  catalogue: /etc/shadow\n",
+            "is not read for a text from outside; write its images",
+        ),
     ],
 )
 def test_what_cannot_be_played_says_why(text: str, says: str, site: Path) -> None:

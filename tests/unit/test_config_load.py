@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from backfill.config import DaemonSettings, DomainType, Provider, load
+from backfill.config import DaemonSettings, DomainType, Provider, catalogue, check_text, load
 from backfill.core.model.lifecycle import Rung
 from backfill.core.policies.ladder import DEFAULT_RUNGS, RungRule
 from backfill.core.policies.limits import Limits
@@ -141,3 +141,35 @@ def test_the_line_of_every_key_is_kept(tmp_path: Path) -> None:
     """Later checks against the living cluster can say where the value stands."""
     lines = loaded(tmp_path, text()).lines
     assert (lines["cluster"], lines["hosts[1].name"], lines["instances.addresses"]) == (1, 5, 8)
+
+
+FOREIGN = """cluster: c
+priorities: {low: [htc]}
+hosts: [{name: bm1, provider: libvirt, uri: "qemu+tcp://10.0.0.2/system"}]
+instances: {names: "vn[1-2]", addresses: 10.0.1.1/16, flavour: {cpus: 1, memory_mb: 512}}
+libvirt:
+  directory: /srv/b
+  bridge: br0
+  surroundings: {controller: 10.0.0.1, conf_server: "10.0.0.1:6817", munge_key: /etc/munge/munge.key}
+  catalogue: FILE
+"""
+
+
+@pytest.mark.parametrize("named", ["images.yaml", "/etc/shadow", "../secret", "/dev/ptmx"])
+def test_a_text_from_outside_has_no_file_opened(named: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its catalogue is not read, and so nothing of that file is told; all else is checked as ever."""
+
+    def opened(*_: object) -> None:
+        raise AssertionError("a file was opened")
+
+    monkeypatch.setattr(catalogue, "read_text", opened)
+    text = FOREIGN.replace("FILE", named)
+    assert check_text(text, "p.yaml") == []
+    (wrong,) = check_text(text.replace("cpus: 1", "cpus: one"), "p.yaml")
+    assert str(wrong).startswith("p.yaml:4:")
+    assert check_text(text, "p.yaml", [named]) == []
+    (refused,) = check_text(text, "p.yaml", ["our.yaml"])
+    told = f"p.yaml:9:3: libvirt.catalogue is {named}, which is not read for a text from outside"
+    assert str(refused) == f"{told}; write our.yaml"
+    (refused,) = check_text(text, "p.yaml", [])
+    assert "write its images into libvirt.images" in str(refused)

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import json
-import tempfile
-from pathlib import Path as FilePath
 from typing import Annotated
 
 from anyio import to_thread
 from fastapi import APIRouter, Header, Path
 from fastapi.responses import JSONResponse, Response
 
-from backfill.config import ConfigError, load
+from backfill.config import check_text
 from backfill.engine.errands import MOST_TEXT
 from backfill.ui.client import Answer, AskError
 from backfill.ui.parser import NO
@@ -127,7 +125,7 @@ async def reload(asker: Asks, key: Key = "") -> Response:
 
 @api.post("/policy/check", response_model=answers.CheckAnswer)
 async def check(asker: Asks, file: orders.PolicyText) -> Response:
-    """Check the text of a policy file, by itself; nothing is changed and nothing is kept."""
+    """Check the text of a policy file, by itself: no file that it names is read, and nothing is kept."""
     await asker.shared("ready")  # somebody who may read
     return told({"problems": await to_thread.run_sync(_problems, file.text)})
 
@@ -152,14 +150,7 @@ def _too_long() -> AskError:
 
 
 def _problems(text: str) -> list[str]:
-    with tempfile.TemporaryDirectory() as folder:
-        path = FilePath(folder, "policy.yaml")
-        path.write_text(text, encoding="utf-8")
-        try:
-            load(path)
-        except ConfigError as error:
-            return [str(problem).removeprefix(f"{folder}/") for problem in error.problems]
-    return []
+    return [str(problem) for problem in check_text(text, "policy.yaml")]
 
 
 async def _ordered(asker: Asker, what: str, key: str, body: dict[str, object], follow: str) -> Response:
