@@ -108,6 +108,29 @@ def test_a_boot_that_never_worked_is_cleared_as_ever() -> None:
     assert [type(a) for a in others] == [DeleteInstance]
 
 
+@pytest.mark.parametrize(
+    ("phase", "believed_s"),
+    [(Phase.EVICTING, POLICIES.limits.missing_s), (Phase.READY, POLICIES.limits.sure_after_s)],
+)
+def test_what_is_just_being_saved_may_be_out_of_sight(phase: Phase, believed_s: float) -> None:
+    """It looks off before its jobs are noted as held: its memory may lie where nobody can see it yet."""
+    off = replace(unknown(), state=InstanceState.OFF, problem="")
+    found = world(phase, off)
+    stop = found.managed["vn1"].stop if phase is Phase.EVICTING else None
+    found.apply(ch.NodeManaged(replace(found.managed["vn1"], held=(), stop=stop)))
+    found.apply(ch.JobSeen(replace(found.jobs["7"], state=JobState.RUNNING), NOW_S))
+    gone_s = 0.0
+    while not gone_s:
+        found.apply(ch.Tick(found.now_s + 5.0))
+        for source in ("slurm", "bm1"):
+            found.apply(ch.SourceSeen(source, found.now_s))
+        for action in plan(found, POLICIES).actions:
+            if isinstance(action, SetNode):
+                found.apply(ch.NodeManaged(action.node))
+            gone_s = found.now_s - NOW_S if isinstance(action, DeleteInstance) else gone_s
+    assert believed_s <= gone_s <= believed_s + 30.0
+
+
 @pytest.mark.parametrize(("rss_mb", "free"), [(0, True), (None, False), (200, False)])
 def test_its_room_is_free_only_where_nothing_of_it_runs(rss_mb: int | None, free: bool) -> None:
     """What the hypervisor shows without a process takes nothing; of any other nobody knows."""

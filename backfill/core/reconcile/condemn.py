@@ -16,7 +16,16 @@ from backfill.core.model.actions import CancelJob, DeleteInstance, RequeueJob
 from backfill.core.model.cluster import Job, NodeBase
 from backfill.core.model.fence import Verdict
 from backfill.core.model.fleet import STILL, Instance, InstanceState
-from backfill.core.model.lifecycle import Cause, Condemned, HeldJob, ManagedNode, NodeStop, Phase, Suspicion
+from backfill.core.model.lifecycle import (
+    Cause,
+    Condemned,
+    HeldJob,
+    ManagedNode,
+    NodeStop,
+    Phase,
+    Rung,
+    Suspicion,
+)
 from backfill.core.model.refusals import Code, Goal, Reason, because, limit
 from backfill.core.model.sentences import sentence
 from backfill.core.policies.workloads import AtEnd
@@ -229,10 +238,12 @@ def _needed_s(builder: PlanBuilder, node: ManagedNode, cause: Cause) -> float:
         case Cause.FORGOTTEN:
             long = bool(work_on(builder, node))
         case Cause.LOST:
-            # Memory on disk may only be out of sight, as when a file server is down.
+            # Memory on disk may only be out of sight, as when a file server is down. It may be there before
+            # it is noted which jobs stand still with it.
             instance = builder.instance(node)
             off = instance is not None and instance.state is InstanceState.OFF
-            long = off and bool(node.held)
+            saving = node.stop is not None and builder.rule(node).rung is Rung.SUSPEND
+            long = off and bool(node.held or (saving and work_on(builder, node)))
         case Cause.VANISHED:
             # A hypervisor that shows nothing at all may only have lost sight of its guests.
             alone = not world.fleet.instances_on(node.host)
