@@ -81,6 +81,7 @@ def test_version_is_told_as_a_word_and_as_an_option(capsys: pytest.CaptureFixtur
         (["events", "-n", "few"], "'few' is not a whole number"),
         (["events", "-n", "0"], "give at least 1"),
         (["completion", "tcsh"], "there is no value 'tcsh'"),
+        (["evict", "bm1", "--undo", "--off"], "--off: not allowed with argument --undo"),
         (["lab", "up", "--hosts", "many"], "--hosts: 'many' is no whole number"),
     ],
 )

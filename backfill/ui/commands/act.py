@@ -13,8 +13,9 @@ from backfill.ui.parser import NO, OK
 def add_evict_arguments(parser: argparse.ArgumentParser) -> None:
     """Options."""
     parser.add_argument("subject", metavar="HOST|NODE", help="a host or a node of ours: bm[1-3]")
-    parser.add_argument("--undo", action="store_true", help="open it again")
-    parser.add_argument(
+    either = parser.add_mutually_exclusive_group()
+    either.add_argument("--undo", action="store_true", help="open it again")
+    either.add_argument(
         "--off",
         action="store_true",
         help="the host is off for good: its jobs continue elsewhere from their checkpoints, or start over",
