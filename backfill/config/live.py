@@ -250,11 +250,11 @@ def _shorter_rung(config: Config, limit_s: int) -> str:
 
 
 def _hook_time(config: Config, settings: SlurmSettings) -> Iterator[str]:
-    match = re.match(r"\d+", settings.raw.get("PrologEpilogTimeout", ""))
-    if match and 0 < int(match[0]) <= config.policies.answer_within_s:
+    limit = settings.hook_limit
+    if limit and limit[1] <= config.policies.answer_within_s:
         yield (
             f"{_at(config, 'answer_within_s')} is {config.policies.answer_within_s:g} s, and Slurm "
-            f"kills a hook after PrologEpilogTimeout = {match[0]} s, which fails the job; "
+            f"kills a hook after {limit[0]} = {limit[1]} s, which fails the job; "
             "make answer_within_s shorter"
         )
 

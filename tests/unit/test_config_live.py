@@ -153,6 +153,9 @@ def test_a_hook_must_answer_before_slurm_kills_it(config: Config) -> None:
     assert conflicts(config, slow, NODES, HOSTS) == []
     (found,) = conflicts(config, replace(slow, raw={"PrologEpilogTimeout": "1"}), NODES, HOSTS)
     assert "after PrologEpilogTimeout = 1 s" in found
+    own = {"EpilogTimeout": "30 sec", "PrologTimeout": "1 sec"}
+    (found,) = conflicts(config, replace(slow, raw=own), NODES, HOSTS)
+    assert "after PrologTimeout = 1 s" in found
 
 
 def test_a_hook_on_the_hosts_must_not_look_like_a_lost_job(tmp_path: Path) -> None:

@@ -210,6 +210,7 @@ PLANTS: tuple[tuple[Defect, str, Plant], ...] = (
     (Defect.RETURN_TO_SERVICE, "return", _raw(ReturnToService="1")),
     (Defect.TREE_WIDTH, "tree", _raw(TreeWidth="2")),
     (Defect.PROLOG_TIMEOUT, "hook time", _raw(PrologEpilogTimeout="3 sec")),
+    (Defect.PROLOG_TIMEOUT, "prologs' own", _raw(PrologTimeout="3 sec")),
     (Defect.NO_REQUEUE, "requeue", _raw(JobRequeue="0")),
     (Defect.GUEST_CGROUPS, "cgroups", _bare),
     (Defect.PARTITION_EMPTY, "nodes", _slurm(partitions={"htc": {"Nodes": "bm1", "State": "UP"}})),

@@ -80,6 +80,12 @@ def test_a_second_time_nothing_changes() -> None:
     assert more == once.replace("MaxNodeCount=20", "MaxNodeCount=40")
 
 
+def test_a_limit_of_prologs_alone_is_raised_as_well() -> None:
+    """From 26.05 on it counts before PrologEpilogTimeout; epilogs keep theirs."""
+    own = PLAIN + "\nPrologTimeout=4\nEpilogTimeout=4\n"
+    assert "PrologTimeout=5\nEpilogTimeout=4\n" in made_of(own)
+
+
 def test_the_sites_own_partition_and_node_set_are_used() -> None:
     own = PLAIN + "\nNodeSet=ours Feature=backfill\nPartitionName=htc Nodes=bm1 State=UP\n"
     made = made_of(own)

@@ -45,6 +45,25 @@ def test_newer_releases_number_their_hooks() -> None:
     assert read_settings(config, PARTITIONS, 2).prolog == "/a,/b"
 
 
+@pytest.mark.parametrize(
+    ("lines", "limit"),
+    [
+        ("PrologEpilogTimeout = 65534", ("PrologEpilogTimeout", 65534)),
+        ("PrologEpilogTimeout = Unset", None),
+        ("PrologEpilogTimeout = 0", None),
+        ("EpilogTimeout = 30 sec\nPrologTimeout = 5 sec", ("PrologTimeout", 5)),
+        ("EpilogTimeout = 5 sec\nPrologTimeout = Unset", None),
+        ("ClusterName = lab", None),
+    ],
+)
+def test_the_limit_of_hooks_is_read_as_each_release_shows_it(
+    lines: str, limit: tuple[str, int] | None
+) -> None:
+    """From 26.05 on prologs may have another limit than epilogs; only then both are shown."""
+    config = CONFIG.replace("MaxNodeCount ", f"{lines}\nMaxNodeCount ")
+    assert read_settings(config, PARTITIONS, 2).hook_limit == limit
+
+
 @pytest.mark.parametrize("line", ["SlurmdTimeout           = 300 sec", "SLURM_VERSION           = 22.05.8"])
 def test_a_missing_value_is_an_error(line: str) -> None:
     """Nothing is guessed."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -235,6 +236,21 @@ class SlurmSettings:
         words = frozenset(self.raw.get("PrivateData", "").lower().split(","))
         return _ALL_PRIVATE if "all" in words else words & _ALL_PRIVATE
 
+    @property
+    def hook_limit(self) -> tuple[str, int] | None:
+        """Return the key and the seconds after which Slurm kills a prolog; None: never.
+
+        From 26.05 on PrologTimeout counts first, and scontrol shows PrologEpilogTimeout only where
+        prologs and epilogs have the same limit.
+        """
+        for key in HOOK_LIMITS:
+            if found := re.match(r"\d+", self.raw.get(key, "")):
+                return (key, int(found[0])) if int(found[0]) else None
+        return None
+
+
+# The one that counts is first.
+HOOK_LIMITS = ("PrologTimeout", "PrologEpilogTimeout")
 
 _ALL_PRIVATE = frozenset(
     {"accounts", "events", "jobs", "nodes", "partitions", "reservations", "usage", "users"}

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from backfill.core.model.cluster import SlurmVersion
+from backfill.core.model.cluster import HOOK_LIMITS, SlurmVersion
 from backfill.drivers.slurm.conf.site import ConfLine, Site, SiteError
 
 BEGIN = "# Added by `backfill setup`; `backfill setup --undo` takes it away."
@@ -111,8 +111,7 @@ def _settings(site: Site, needs: Needs) -> Mapping[str, str]:
     if site.value("JobRequeue") == "0":
         wanted["JobRequeue"] = "1"
     limit_s = int(needs.hook_s) + 2
-    if 0 < _number(site, "PrologEpilogTimeout", 0) < limit_s:
-        wanted["PrologEpilogTimeout"] = str(limit_s)
+    wanted |= {key: str(limit_s) for key in HOOK_LIMITS if 0 < _number(site, key, 0) < limit_s}
     return wanted
 
 

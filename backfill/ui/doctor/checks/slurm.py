@@ -86,12 +86,12 @@ def _timeouts(facts: Facts, slurm: SlurmFacts) -> Iterator[Finding]:
     policies = facts.config.policies
     raw = slurm.settings.raw
     held_s = policies.answer_within_s + facts.config.slurm.hooks.margin_s + _SLACK_S
-    limit = re.match(r"\d+", raw.get("PrologEpilogTimeout", ""))
-    if limit and policies.answer_within_s < int(limit[0]) < held_s:  # a shorter one contradicts the file
+    limit = slurm.settings.hook_limit
+    if limit and policies.answer_within_s < limit[1] < held_s:  # a shorter one contradicts the file
         yield _conf(
             Defect.PROLOG_TIMEOUT,
-            f"PrologEpilogTimeout is {limit[0]} s, and a hook may wait for {held_s - _SLACK_S:g} s",
-            f"write PrologEpilogTimeout={int(held_s) + 1} into slurm.conf; scontrol reconfigure",
+            f"{limit[0]} is {limit[1]} s, and a hook may wait for {held_s - _SLACK_S:g} s",
+            f"write {limit[0]}={int(held_s) + 1} into slurm.conf; scontrol reconfigure",
         )
     requeues = any(rule.rung is Rung.REQUEUE for rule in policies.ladder.rungs)
     if requeues and raw.get("JobRequeue", "1") == "0":
