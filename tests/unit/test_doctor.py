@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import grp
 import json
+import os
 import socket
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -422,6 +424,33 @@ def test_a_missing_policy_file_is_the_first_fault(tmp_path: Path, capsys: pytest
     assert found["code"] == "policy-unreadable"
     assert "backfill setup" in found["mend"]
     assert told["sound"] is False
+
+
+def test_a_directory_is_no_policy_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Nothing is to be opened for anybody then."""
+    assert main(["doctor", "--config", str(tmp_path)]) == 1
+    told = capsys.readouterr().out
+    assert f"cannot read {tmp_path}: Is a directory" in told
+    assert "mend: name the policy file itself: backfill doctor --config /etc/backfill/policy.yaml" in told
+
+
+def test_a_closed_policy_file_is_opened_for_the_users_own_group(tmp_path: Path) -> None:
+    """Directories other than our own are not ours to open."""
+    closed, group = PermissionError(13, "Permission denied"), grp.getgrgid(os.getegid()).gr_name
+    ours = Path("/etc/backfill/policy.yaml")
+    mend = f"chgrp {group} /etc/backfill {ours}; chmod g+rX /etc/backfill {ours}"
+    assert doctor.unreadable(ours, closed).mend == mend
+    there = tmp_path / "policy.yaml"
+    assert doctor.unreadable(there, closed).mend == f"chgrp {group} {there}; chmod g+r {there}"
+    assert "move it to /etc/backfill" in doctor.unreadable(tmp_path / "none/policy.yaml", closed).mend
+
+
+def test_a_group_that_is_called_otherwise_than_the_user(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A chgrp to the user's name would fail."""
+    theirs = grp.getgrall()[-1]
+    monkeypatch.setattr(os, "getegid", lambda: theirs.gr_gid)
+    found = doctor.unreadable(Path("/etc/backfill/policy.yaml"), PermissionError(13, "Permission denied"))
+    assert found.mend.startswith(f"chgrp {grp.getgrgid(theirs.gr_gid).gr_name} ")
 
 
 def test_a_check_without_anything_to_look_at_has_no_mark(

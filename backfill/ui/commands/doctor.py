@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import grp
 import importlib
 import os
 import pwd
@@ -86,11 +87,7 @@ def _diagnose(args: argparse.Namespace) -> Diagnosis:
             pass
         config = load(path)
     except OSError as error:
-        who = pwd.getpwuid(os.geteuid()).pw_name
-        mend = f"chgrp {who} {path.parent} {path}; chmod g+rX {path.parent} {path}"
-        mend = "write it: backfill setup" if isinstance(error, FileNotFoundError) else mend
-        what = f"{who} cannot read {path}: {error.strerror}"
-        return Diagnosis(((title, (Finding(Defect.POLICY_UNREADABLE, str(path), what, mend),)),))
+        return Diagnosis(((title, (unreadable(path, error),)),))
     except ConfigError as error:
         found = []
         for problem in error.problems:
@@ -103,6 +100,38 @@ def _diagnose(args: argparse.Namespace) -> Diagnosis:
     seen = examine(facts)
     diagnosis = replace(seen, findings=((title, ()), *seen.findings))
     return _with_a_guest(args, facts, diagnosis) if args.boot else diagnosis
+
+
+def unreadable(path: Path, error: OSError) -> Finding:
+    """Say why this user cannot read the policy file, and how that is mended."""
+    who = pwd.getpwuid(os.geteuid()).pw_name
+    match error:
+        case FileNotFoundError():
+            mend = "write it: backfill setup"
+        case PermissionError():
+            mend = _opened(path.absolute())
+        case _:
+            mend = f"name the policy file itself: backfill doctor --config {DEFAULT_POLICY}"
+    what = f"{who} cannot read {path}: {error.strerror}"
+    return Finding(Defect.POLICY_UNREADABLE, str(path), what, mend)
+
+
+def _opened(path: Path) -> str:
+    """Say how this user's group gets to read it. A directory that is not ours is never opened for that."""
+    ours, group = Path(DEFAULT_POLICY).parent, _group()
+    if path.parent == ours:
+        return f"chgrp {group} {ours} {path}; chmod g+rX {ours} {path}"
+    if not os.access(path.parent, os.X_OK):
+        return f"move it to {ours}, which `backfill setup` opens for the daemon's user"
+    return f"chgrp {group} {path}; chmod g+r {path}"
+
+
+def _group() -> str:
+    """Return the name of this user's own group, which need not be the user's; its number without one."""
+    try:
+        return grp.getgrgid(os.getegid()).gr_name
+    except KeyError:
+        return str(os.getegid())
 
 
 def _with_a_guest(args: argparse.Namespace, facts: Facts, diagnosis: Diagnosis) -> Diagnosis:
