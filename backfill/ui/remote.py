@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.client
 import json
 import os
 import ssl
@@ -50,8 +51,7 @@ class RemoteClient:
     def __init__(self, url: str, ca: Path | None = None) -> None:
         """`ca`: the certificates to be trusted beside the machine's. AskError for a bad one."""
         self._url = url.rstrip("/")
-        scheme = urllib.parse.urlsplit(self._url).scheme
-        if scheme not in ("http", "https"):
+        if not _can_be_called(self._url):
             raise AskError(f"'{url}' is no address of a web service; write it as https://ctl:6834", NO)
         try:
             context = ssl.create_default_context()
@@ -115,7 +115,7 @@ class RemoteClient:
                 return cast(Answer, json.load(reply))
         except urllib.error.HTTPError as error:
             raise self._refused(error) from error
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, http.client.HTTPException) as error:
             why = getattr(error, "reason", error)
             raise AskError(
                 f"no web service of backfill answers on {self._url}: {why}", UNAVAILABLE
@@ -130,3 +130,13 @@ class RemoteClient:
         if error.code == 401:
             sentence += "; put it into SLURM_JWT"
         return AskError(sentence, _CODES.get(error.code, NO), answer)
+
+
+def _can_be_called(url: str) -> bool:
+    """Return True if it is http or https, and has a host, no blank, and a number where a port is."""
+    try:
+        parts = urllib.parse.urlsplit(url)
+        known = parts.scheme in ("http", "https") and parts.port != 0
+    except ValueError:
+        return False
+    return known and bool(parts.hostname) and url.isprintable() and " " not in url

@@ -224,18 +224,42 @@ def test_something_else_on_the_socket_is_told_apart(
     with socket.socket(socket.AF_UNIX) as server:
         server.bind(str(path))
         server.listen()
-
-        def answer() -> None:
-            client, _ = server.accept()
-            with client:
-                client.recv(4096)
-                client.sendall(line)
-
-        other = threading.Thread(target=answer)
-        other.start()
-        assert main(["status", "--socket", str(path)]) == 69
-        other.join()
+        with answering(server, line):
+            assert main(["status", "--socket", str(path)]) == 69
     assert told in capsys.readouterr().err
+
+
+@contextmanager
+def answering(server: socket.socket, line: bytes) -> Iterator[None]:
+    """Something that gives its first client this line, whatever it says."""
+
+    def answer() -> None:
+        client, _ = server.accept()
+        with client:
+            client.recv(4096)
+            client.sendall(line)
+
+    other = threading.Thread(target=answer)
+    other.start()
+    yield
+    other.join()
+
+
+def test_something_else_on_the_port_is_no_web_service(capsys: pytest.CaptureFixture[str]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server, answering(server, b"SSH-2.0\n"):
+        url = f"http://127.0.0.1:{server.getsockname()[1]}"
+        assert main(["status", "--url", url]) == 69
+    assert capsys.readouterr().err.startswith(f"backfill: no web service of backfill answers on {url}: SSH")
+
+
+@pytest.mark.parametrize(
+    "url",
+    ["http://[::1", "http://a b/", "http://127.0.0.1:abc", "http://127.0.0.1:99999", "http:///x", "ctl:6834"],
+)
+def test_an_address_that_nobody_can_call_is_refused(url: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["status", "--url", url]) == 1
+    told = f"backfill: '{url}' is no address of a web service; write it as https://ctl:6834\n"
+    assert capsys.readouterr().err == told
 
 
 def test_a_refused_user_has_a_status_of_its_own() -> None:
