@@ -14,8 +14,9 @@ from backfill.ui.command_line import (
     command_of,
     command_parsers,
 )
-from backfill.ui.parser import INTERRUPTED, OK, UNAVAILABLE, USAGE, Parser, be_quiet_from_now, say
-from backfill.ui.terminal import guarded_streams
+from backfill.ui.outfile import OutputError
+from backfill.ui.parser import BAD_DATA, INTERRUPTED, OK, UNAVAILABLE, USAGE, Parser, say
+from backfill.ui.terminal import be_quiet_from_now, guarded_streams
 
 # What only some sites need: the package, and the extra that brings it.
 _EXTRAS = {
@@ -32,6 +33,9 @@ _EXTRAS = {
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command line; returns the exit status (see the end of `backfill --help`)."""
     words = list(sys.argv[1:] if argv is None else argv)
+    if sys.stdout is None:  # the next file that is opened would take its place, and what is printed
+        say("standard output is closed; send it somewhere, such as to /dev/null")
+        return BAD_DATA
     with guarded_streams():
         return _main(words)
 
@@ -43,8 +47,11 @@ def _main(words: list[str]) -> int:
     except KeyboardInterrupt:
         return INTERRUPTED
     except BrokenPipeError:
-        be_quiet_from_now()
+        be_quiet_from_now(sys.stdout)
         return INTERRUPTED
+    except OutputError as error:
+        say(str(error))
+        return BAD_DATA
     except ModuleNotFoundError as error:
         package = (error.name or "").partition(".")[0]
         if package not in _EXTRAS:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import difflib
-import os
 import re
 import sys
 from collections.abc import Iterable, Sequence
@@ -113,10 +112,3 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
 def say(sentence: str) -> None:
     """One line for people, on stderr."""
     sys.stderr.write(f"backfill: {visible(sentence)}\n")
-
-
-def be_quiet_from_now() -> None:
-    """Nobody reads stdout any more: let the interpreter's last flush go nowhere."""
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nowhere, sys.stdout.fileno())
-    os.close(nowhere)

@@ -11,6 +11,7 @@ from datetime import UTC, datetime
 from typing import Any, TextIO, cast
 
 from backfill.core.model.sentences import visible
+from backfill.ui.outfile import OutputError
 
 
 def table(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
@@ -105,7 +106,10 @@ _COLOUR = re.compile(r"(\x1b\[[0-9;]*m)")
 
 
 class Guarded:
-    """A stream whose text is safe for terminals; all else is the stream's own."""
+    """A stream whose text is safe for terminals; all else is the stream's own.
+
+    OutputError where it takes no more, as on a full disk; BrokenPipeError where its reader has left.
+    """
 
     def __init__(self, stream: TextIO) -> None:
         self.stream = stream
@@ -116,7 +120,17 @@ class Guarded:
             keep = self.stream.isatty()
             parts = _COLOUR.split(text) if keep else [text]
             text = "".join(p if at % 2 else _cleaned(p) for at, p in enumerate(parts))
-        return self.stream.write(text)
+        try:
+            return self.stream.write(text)
+        except OSError as error:
+            raise _no_more(self.stream, error) from error
+
+    def flush(self) -> None:
+        """Write what waits."""
+        try:
+            self.stream.flush()
+        except OSError as error:
+            raise _no_more(self.stream, error) from error
 
     def writelines(self, lines: Any) -> None:
         """Write each."""
@@ -125,6 +139,21 @@ class Guarded:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.stream, name)
+
+
+def _no_more(stream: TextIO, error: OSError) -> Exception:
+    """Return what is to be raised instead of this error of a stream."""
+    if isinstance(error, BrokenPipeError):
+        return error
+    be_quiet_from_now(stream)  # what waits would be tried, and told, again at each flush
+    return OutputError(f"cannot write {stream.name.strip('<>')}: {error.strerror}; send it somewhere else")
+
+
+def be_quiet_from_now(stream: TextIO) -> None:
+    """Let all that is still written, by the interpreter's last flush at least, go nowhere."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, stream.fileno())
+    os.close(nowhere)
 
 
 def _safe(text: str) -> bool:

@@ -140,3 +140,18 @@ def test_a_reader_who_goes_away_ends_the_command_quietly() -> None:
         process.stdout.close()
         assert process.stderr.read() == b""
     assert process.returncode == 130
+
+
+@pytest.mark.parametrize("words", ["version", "policy schema", "status --help"])
+@pytest.mark.parametrize(
+    ("where", "told"),
+    [
+        (">/dev/full", "cannot write stdout: No space left on device; send it somewhere else"),
+        (">&-", "standard output is closed; send it somewhere, such as to /dev/null"),
+    ],
+)
+def test_an_output_that_takes_nothing_is_told_in_one_sentence(words: str, where: str, told: str) -> None:
+    """Both what waits until the end and what is written before it."""
+    command = f"exec {sys.executable} -m backfill {words} {where}"
+    done = subprocess.run(["sh", "-c", command], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (65, f"backfill: {told}\n")
