@@ -15,6 +15,7 @@ from typing import Any, Protocol, cast
 
 from backfill.core.model.sentences import escaped, visible
 from backfill.ui.parser import NO, NO_PERMISSION, OK, UNAVAILABLE, say
+from backfill.ui.terminal import carried
 
 DEFAULT_SOCKET = "/run/backfill/daemon.sock"
 # The daemon itself gives up after 10 s and says so; this is for one that hangs.
@@ -183,7 +184,8 @@ def present(
 
 def print_json(answer: object) -> None:
     """One document on one line; what a terminal would obey is written as JSON's own escapes."""
-    print(escaped(json.dumps(answer, ensure_ascii=False)))
+    text = json.dumps(answer, ensure_ascii=False)
+    print(escaped(text) if carried(text) else json.dumps(answer))
 
 
 def shown(value: object) -> object:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import re
 import sys
@@ -73,6 +74,20 @@ def emphasis(text: str, style: str = "1") -> str:
     if plain or not sys.stdout.isatty():
         return text
     return f"\x1b[{style}m{text}\x1b[0m"
+
+
+def sign(mark: str, plain: str) -> str:
+    """Return a mark, or the plain one for an output whose encoding lacks it."""
+    return mark if carried(mark) else plain
+
+
+def carried(text: str) -> bool:
+    """Return True if the encoding of stdout has all of these characters."""
+    try:
+        text.encode(sys.stdout.encoding or "utf-8")
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def age(seconds: float) -> str:
@@ -167,8 +182,11 @@ def _cleaned(text: str) -> str:
 
 @contextmanager
 def guarded_streams() -> Iterator[None]:
-    """Guard stdout and stderr inside of the block."""
+    """Guard stdout and stderr inside of the block. What their encoding lacks is written as an escape."""
     before = sys.stdout, sys.stderr
+    for stream in before:
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
     sys.stdout, sys.stderr = (cast(TextIO, Guarded(stream)) for stream in before)
     try:
         yield

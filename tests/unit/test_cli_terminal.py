@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import contextlib
+import io
+import json
 import os
 import pty
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
-from backfill.ui.terminal import age, aligned, local_time
+from backfill.ui.cli import main
+from backfill.ui.client import print_json
+from backfill.ui.terminal import age, aligned, guarded_streams, local_time
 
 _TABLE = (
     "from backfill.ui.terminal import emphasis, table; print(emphasis('title')); "
@@ -65,3 +71,32 @@ def test_a_terminal_gets_colours_unless_they_are_unwanted() -> None:
     assert "\x1b[3" not in in_terminal(TERM="xterm-256color", NO_COLOR="1")
     assert "\x1b[" not in in_terminal(TERM="dumb")
     assert "given-up" in in_terminal(TERM="dumb")
+
+
+@contextlib.contextmanager
+def latin() -> Iterator[io.TextIOWrapper]:
+    """What is printed in a terminal of western Europe, as it was before UTF-8."""
+    out = io.TextIOWrapper(io.BytesIO(), encoding="latin-1")
+    with contextlib.redirect_stdout(out):
+        yield out
+    out.seek(0)
+
+
+def test_marks_that_the_output_lacks_have_plain_ones(tmp_path: Path) -> None:
+    """Neither becomes a question mark, which means something else."""
+    with latin() as out:
+        assert main(["doctor", "--config", str(tmp_path)]) == 1
+        assert main(["replay", "first_day"]) == 0
+    told = out.read()
+    assert told.startswith("x the policy file can be read\n")
+    assert "\n + all 7 jobs ended exactly once" in told
+
+
+def test_what_else_the_output_lacks_is_an_escape() -> None:
+    """In a JSON document it is one of JSON's own."""
+    with latin() as out, guarded_streams():
+        print("Björk \u2713")
+        print_json("Björk \U0001f600")
+    for_people, document = out.read().splitlines()
+    assert for_people == "Björk \\u2713"
+    assert json.loads(document) == "Björk \U0001f600"

@@ -20,7 +20,7 @@ from backfill.ui.report.junit import junit_lines
 from backfill.ui.report.page import PageHead, judgements, write_report
 from backfill.ui.report.papers import Play, against_the_paper, beside_one_another, paper_rows
 from backfill.ui.report.pilots import days, documents, rows
-from backfill.ui.terminal import aligned, emphasis
+from backfill.ui.terminal import aligned, emphasis, sign
 
 if TYPE_CHECKING:
     from backfill.sim.scenarios.player import Outcome
@@ -254,7 +254,7 @@ def _lines(plays: Sequence[Play]) -> Iterator[str]:
         if len(plays) > 1:
             yield emphasis(play.name)
         for verdict in play.outcome.verdicts:
-            mark = emphasis("✓", "32") if verdict.ok else emphasis("✗", "31;1")
+            mark = emphasis(sign("✓", "+"), "32") if verdict.ok else emphasis(sign("✗", "x"), "31;1")
             yield f" {mark} {verdict.text}"
             yield from (f"     {detail}" for detail in verdict.details)
     if len(plays) > 1:

@@ -22,6 +22,7 @@ from backfill.ui.doctor.findings import Defect, Finding, Grade
 from backfill.ui.doctor.guest_life import live
 from backfill.ui.doctor.look import look
 from backfill.ui.parser import DEFAULT_POLICY, say
+from backfill.ui.terminal import sign
 
 SOUND, FAULTY, BLIND = 0, 1, 2
 # Python reads these at their first use.
@@ -193,7 +194,7 @@ _SAID = {SOUND: "sound", BLIND: "no fault is seen, but not all could be looked a
 def _mark(found: tuple[Finding, ...]) -> str:
     grades = {finding.grade for finding in found}
     if Grade.FAULT in grades:
-        return "✗"
+        return sign("✗", "x")
     if Grade.UNKNOWN in grades:
         return "?"
-    return "!" if grades else "✓"
+    return "!" if grades else sign("✓", "+")
