@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
@@ -22,7 +21,6 @@ from backfill.ports.workload import ClusterObservation
 from backfill.ui.cli import main
 from backfill.ui.commands import setup
 from backfill.ui.setup import steps
-from backfill.ui.setup.host_script import host_script
 from backfill.ui.setup.plan import Places, catalogue, policy, texts
 from backfill.ui.setup.slurm_lines import BEGIN, Needs, jobs_lost, select_type, with_cgroups, with_our_lines
 from backfill.ui.setup.steps import MakeFolder, Owner, RunCommand, Step, StepError, UndoRecord, WriteFile
@@ -266,24 +264,6 @@ def test_the_files_are_taken_by_our_own_reader(folder: Path, tmp_path: Path) -> 
 def test_an_image_that_lacks_a_part_is_told(tmp_path: Path) -> None:
     with pytest.raises(WishError, match="build one: backfill image build"):
         image_in(tmp_path, False)
-
-
-def test_the_hosts_script_puts_files_and_takes_them_back(folder: Path, tmp_path: Path) -> None:
-    """Run here with other paths: what was there comes back, what was not goes."""
-    conf, home = tmp_path / "slurm", tmp_path / "kept"
-    conf.mkdir()
-    (conf / "slurm.conf").write_text("old\n")
-    wishes = Wishes(directory=str(tmp_path), bridge="lo")
-    text = host_script(wishes, {"backfill.conf": "ours\n", "slurm.conf": "new\n"}, str(conf))
-    text = text.replace("/var/lib/backfill-host", str(home)).replace("/etc/libvirt", str(tmp_path / "none"))
-    text = text.replace("systemctl", "true")
-    for _ in range(2):
-        subprocess.run(["sh", "-eu"], input=text, text=True, check=True)
-        assert (conf / "slurm.conf").read_text() == "new\n"
-        assert (conf / "backfill.conf").read_text() == "ours\n"
-    subprocess.run(["sh", str(home / "undo.sh")], check=True)
-    assert [(p.name, p.read_text()) for p in conf.iterdir()] == [("slurm.conf", "old\n")]
-    assert not home.exists()
 
 
 # --- steps -------------------------------------------------------------------------------------------

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Mapping
+from pathlib import Path
 
 from backfill.ui.setup.wishes import Wishes
 
@@ -12,32 +13,41 @@ _SCRIPT = """#!/bin/sh
 set -eu
 CONF={conf}
 KEPT=/var/lib/backfill-host
+WEIGHT={weight}
 # It brings its own undoing along, for a day on which the controller's copy is gone.
 mkdir -p "$KEPT"
 cat >"$KEPT/undo.sh" <<'END'
 {undo}END
 if [ "${{1:-}}" = --undo ]; then exec sh "$KEPT/undo.sh"; fi
-# Keep a file as it was before the first run, then put what comes from standard input in its place.
-put() {{
+sum() {{ sha256sum <"$1"; }}
+# Keep a file as it was before the first run.
+keep() {{
     kept="$KEPT/$(echo "$1" | tr / _)"
     if [ ! -e "$kept/path" ]; then
         mkdir -p "$kept"
         [ ! -e "$1" ] || cp -p "$1" "$kept/file"
         echo "$1" >"$kept/path"
     fi
+}}
+# Put what comes from standard input in the place of a file that has another content.
+put() {{
     cat >"$1.backfill-new"
-    [ ! -e "$1" ] || {{ chmod --reference="$1" "$1.backfill-new"; chown --reference="$1" "$1.backfill-new"; }}
-    if [ -e "$1" ] && cmp -s "$1" "$1.backfill-new"; then
-        rm "$1.backfill-new"
-    else
-        : >"$KEPT/changed"  # not forgotten where this is killed before the restart
-        mv "$1.backfill-new" "$1"
+    if [ -e "$1" ]; then
+        if [ "$(sum "$1")" = "$(sum "$1.backfill-new")" ]; then rm "$1.backfill-new"; return; fi
+        chmod --reference="$1" "$1.backfill-new"
+        chown --reference="$1" "$1.backfill-new"
     fi
+    keep "$1"
+    sum "$1.backfill-new" >>"$kept/ours"  # by which undoing tells that nobody has changed it since
+    : >"$KEPT/changed"  # not forgotten where this is killed before the restart
+    mv "$1.backfill-new" "$1"
 }}
 [ -d {directory} ] || {{ echo "{directory} is not there: mount the shared directory" >&2; exit 1; }}
 ip link show {bridge} >/dev/null || {{ echo "there is no bridge {bridge}" >&2; exit 1; }}
 # Guests give way to whatever the host itself runs.
+keep "$WEIGHT"
 systemctl set-property machine.slice CPUWeight=idle 2>/dev/null || true
+[ ! -e "$WEIGHT" ] || sum "$WEIGHT" >>"$kept/ours"
 # A guest's disk is not taken from QEMU's user when it leaves for another host.
 if [ -e /etc/libvirt/qemu.conf ]; then
     {{ grep -v '^ *remember_owner *=' /etc/libvirt/qemu.conf || true; echo 'remember_owner = 0'; }} |
@@ -54,23 +64,52 @@ fi
 """
 _RESTART = """systemctl try-restart libvirtd.service virtqemud.service 2>/dev/null || true
     systemctl try-restart slurmd.service 2>/dev/null || true"""
-_UNDO = (
-    """#!/bin/sh
-# By `backfill setup`: this host as it was before.
+# Where systemd keeps the property that is set below.
+_WEIGHT = "/etc/systemd/system.control/machine.slice.d/50-CPUWeight.conf"
+_UNDO = """#!/bin/sh
+# By `backfill setup`: this host as it was before, apart from what somebody has changed since.
 set -eu
 KEPT=/var/lib/backfill-host
+left=
+sum() {{ sha256sum <"$1"; }}
+same() {{ [ -e "$2" ] && [ "$(sum "$1")" = "$(sum "$2")" ]; }}
+included() {{
+    grep -Eqis "^[[:space:]]*include[[:space:]]+(.*/)?${{1##*/}}[[:space:]]*(#.*)?$" {conf}/slurm.conf
+}}
+# Take back one file, by what is kept of it.
+take_back() {{
+    to=$(cat "$1/path") why=
+    if [ ! -e "$to" ] || same "$to" "$1/file"; then
+        :  # somebody has removed it, or put it back
+    elif ! grep -qxF "$(sum "$to")" "$1/ours" 2>/dev/null; then
+        why="somebody has changed it since"
+    elif [ -e "$1/file" ]; then
+        {{ cp -p "$1/file" "$to.backfill-new" && mv "$to.backfill-new" "$to"; }} || why="it cannot be written"
+    elif included "$to"; then
+        why="slurm.conf includes it"
+    else
+        rm "$to" || why="it cannot be removed"
+    fi
+    if [ -z "$why" ]; then rm -r "$1"; return; fi
+    echo "$to stays: $why" >&2
+    left=yes
+}}
+# What was made goes last: a slurm.conf that stays may include it.
 for kept in "$KEPT"/*/; do
-    [ -e "$kept/path" ] || continue
-    to=$(cat "$kept/path")
-    if [ -e "$kept/file" ]; then cp -p "$kept/file" "$to"; else rm -f "$to"; fi
-    rm -r "$kept"
+    if [ -e "$kept/path" ] && [ -e "$kept/file" ]; then take_back "$kept"; fi
 done
-systemctl revert machine.slice >/dev/null 2>&1 || true
+for kept in "$KEPT"/*/; do
+    if [ -e "$kept/path" ] && [ ! -e "$kept/file" ]; then take_back "$kept"; fi
+done
+rmdir {weight_folder} 2>/dev/null || true
+systemctl daemon-reload 2>/dev/null || true
+{restart}
+if [ -n "$left" ]; then
+    echo "take out of them by hand what setup added (first versions: $KEPT/*/file), then rm -r $KEPT" >&2
+    exit 1
+fi
 rm -r "$KEPT"
 """
-    + _RESTART
-    + "\n"
-)
 
 
 def host_script(wishes: Wishes, texts: Mapping[str, str], conf: str) -> str:
@@ -80,11 +119,13 @@ def host_script(wishes: Wishes, texts: Mapping[str, str], conf: str) -> str:
     for name, text in texts.items():
         data = base64.encodebytes(text.encode("utf-8", "surrogateescape")).decode()
         copies.append(f"    base64 -d <<'END' | put \"$CONF/{name}\"\n{data}END")
+    undo = _UNDO.format(conf=conf, weight_folder=str(Path(_WEIGHT).parent), restart=_RESTART)
     return _SCRIPT.format(
         conf=conf,
+        weight=_WEIGHT,
         directory=wishes.directory,
         bridge=wishes.bridge,
         copies="\n".join(copies),
-        undo=_UNDO,
+        undo=undo,
         restart=_RESTART,
     )

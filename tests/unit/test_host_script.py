@@ -1,0 +1,155 @@
+"""The script for the hosts, run here with other paths: what was there comes back, and nothing else goes."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from backfill.ui.setup.host_script import host_script
+from backfill.ui.setup.wishes import Wishes
+
+# As systemd of Debian 12 writes and calls it.
+_SYSTEMCTL = """#!/bin/sh
+echo "$*" >>{root}/called
+[ "$1" = set-property ] || exit 0
+mkdir -p {slice}
+printf '[Slice]\\n%s\\n' "$3" >{slice}/50-CPUWeight.conf
+"""
+
+
+class Host:
+    """A host's files in a folder, and a systemctl that only notes its calls and writes its drop-in."""
+
+    def __init__(self, root: Path) -> None:
+        self.root, self.conf, self.kept = root, root / "slurm", root / "kept"
+        self.qemu = root / "libvirt/qemu.conf"
+        self.slice = root / "control/machine.slice.d"
+        for folder in (self.conf, self.qemu.parent, root / "bin"):
+            folder.mkdir()
+        (self.conf / "slurm.conf").write_text("old\n")
+        self.qemu.write_text("user = 1\n")
+        (root / "bin/systemctl").write_text(_SYSTEMCTL.format(root=root, slice=self.slice))
+        (root / "bin/systemctl").chmod(0o755)
+
+    def run(self, texts: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
+        """Run the script that brings these files."""
+        text = host_script(Wishes(directory=str(self.root), bridge="lo"), texts, str(self.conf))
+        text = text.replace("/var/lib/backfill-host", str(self.kept))
+        text = text.replace("/etc/libvirt", str(self.qemu.parent))
+        return self._sh("-eu", script=text.replace("/etc/systemd/system.control", str(self.slice.parent)))
+
+    def undo(self) -> subprocess.CompletedProcess[str]:
+        """Run what it has left for that."""
+        return self._sh(str(self.kept / "undo.sh"))
+
+    def _sh(self, *argv: str, script: str = "") -> subprocess.CompletedProcess[str]:
+        environment = {**os.environ, "PATH": f"{self.root / 'bin'}:{os.environ['PATH']}"}
+        return subprocess.run(
+            ["sh", *argv], input=script, text=True, check=False, capture_output=True, env=environment
+        )
+
+    @property
+    def called(self) -> list[str]:
+        """What systemctl was called for."""
+        return (self.root / "called").read_text().splitlines()
+
+    def files(self) -> dict[str, str]:
+        """All that it may touch, without what it keeps for itself."""
+        folders = (self.conf, self.qemu.parent, self.slice.parent)
+        found = (path for folder in folders for path in folder.rglob("*") if path.is_file())
+        return {str(path.relative_to(self.root)): path.read_text() for path in found}
+
+
+@pytest.fixture
+def host(tmp_path: Path) -> Host:
+    return Host(tmp_path)
+
+
+TEXTS = {"backfill.conf": "ours\n", "cgroup.conf": "groups\n", "slurm.conf": "new\nInclude backfill.conf\n"}
+
+
+def test_files_are_put_and_taken_back(host: Host) -> None:
+    """What was there comes back, what was not goes; a second run changes nothing."""
+    before = host.files()
+    for _ in range(2):
+        assert host.run(TEXTS).returncode == 0
+        assert {name: host.files()[f"slurm/{name}"] for name in TEXTS} == TEXTS
+        assert host.files()["libvirt/qemu.conf"] == "user = 1\nremember_owner = 0\n"
+    assert host.called.count("try-restart slurmd.service") == 1
+    assert host.undo().returncode == 0
+    assert host.files() == before
+    assert not host.kept.exists()
+    assert not host.slice.exists()
+    assert host.called[-3] == "daemon-reload"
+
+
+def test_the_first_version_comes_back_after_a_later_one_of_ours(host: Host) -> None:
+    before = host.files()
+    host.run(TEXTS)
+    host.run({**TEXTS, "slurm.conf": "newer\n"})
+    assert host.undo().returncode == 0
+    assert host.files() == before
+
+
+def test_what_somebody_has_changed_since_stays_and_is_named(host: Host) -> None:
+    """With all that it includes; everything else is as it was."""
+    before = host.files()
+    host.run(TEXTS)
+    edited = TEXTS["slurm.conf"] + "NodeName=bm9\n"
+    (host.conf / "slurm.conf").write_text(edited)
+    host.qemu.write_text("user = 2\nremember_owner = 0\n")
+    for _ in range(2):
+        done = host.undo()
+        assert done.returncode == 1
+        assert done.stderr.splitlines() == [
+            f"{host.qemu} stays: somebody has changed it since",
+            f"{host.conf}/slurm.conf stays: somebody has changed it since",
+            f"{host.conf}/backfill.conf stays: slurm.conf includes it",
+            f"take out of them by hand what setup added (first versions: {host.kept}/*/file), "
+            f"then rm -r {host.kept}",
+        ]
+        assert host.files() == {
+            **before,
+            "slurm/slurm.conf": edited,
+            "slurm/backfill.conf": "ours\n",
+            "libvirt/qemu.conf": "user = 2\nremember_owner = 0\n",
+        }
+    assert {path.read_text() for path in host.kept.glob("*/file")} == {"old\n", "user = 1\n"}
+
+
+def test_a_file_of_ours_goes_once_slurm_conf_includes_it_no_more(host: Host) -> None:
+    """After somebody has put back by hand what stayed."""
+    before = host.files()
+    host.run(TEXTS)
+    (host.conf / "slurm.conf").write_text("old\n\tINCLUDE  ./backfill.conf # still\n")
+    assert host.undo().returncode == 1
+    (host.conf / "slurm.conf").write_text("old\n")
+    assert host.undo().returncode == 0
+    assert host.files() == before
+    assert not host.kept.exists()
+
+
+def test_what_was_as_it_should_be_is_not_ours(host: Host) -> None:
+    """With a shared directory the controller has changed the files, and its own undoing changes them back."""
+    for name, text in TEXTS.items():
+        (host.conf / name).write_text(text)
+    host.run(TEXTS)
+    (host.conf / "slurm.conf").write_text("old\n")
+    assert host.undo().returncode == 0
+    assert host.files()["slurm/slurm.conf"] == "old\n"
+
+
+def test_the_sites_own_properties_of_the_slice_stay(host: Host) -> None:
+    """Those that others have set there, and the weight that it had."""
+    host.slice.mkdir(parents=True)
+    (host.slice / "50-MemoryMax.conf").write_text("[Slice]\nMemoryMax=9G\n")
+    (host.slice / "50-CPUWeight.conf").write_text("[Slice]\nCPUWeight=50\n")
+    before = host.files()
+    host.run(TEXTS)
+    assert host.files()["control/machine.slice.d/50-CPUWeight.conf"] == "[Slice]\nCPUWeight=idle\n"
+    assert host.undo().returncode == 0
+    assert host.files() == before
