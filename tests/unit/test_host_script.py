@@ -153,3 +153,54 @@ def test_the_sites_own_properties_of_the_slice_stay(host: Host) -> None:
     assert host.files()["control/machine.slice.d/50-CPUWeight.conf"] == "[Slice]\nCPUWeight=idle\n"
     assert host.undo().returncode == 0
     assert host.files() == before
+
+
+def test_a_link_stays_and_what_it_leads_to_is_written(host: Host) -> None:
+    """As where slurm.conf of all hosts is one file on a share."""
+    share, conf = host.root / "share.conf", host.conf / "slurm.conf"
+    conf.rename(share)
+    conf.symlink_to("../share.conf")
+    assert host.run(TEXTS).returncode == 0
+    assert (conf.is_symlink(), share.read_text()) == (True, TEXTS["slurm.conf"])
+    assert host.undo().returncode == 0
+    assert (conf.is_symlink(), share.read_text()) == (True, "old\n")
+    assert sorted(path.name for path in host.conf.iterdir()) == ["slurm.conf"]
+
+
+# Nobody may make a file beside it, not even root.
+_CLOSED = Path("/proc/version")
+
+
+def test_what_cannot_be_written_changes_nothing(host: Host) -> None:
+    """The file and the remedy are named; its new content is there to be brought in another way."""
+    (host.conf / "slurm.conf").unlink()
+    (host.conf / "slurm.conf").symlink_to(_CLOSED)
+    before = host.files()
+    done = host.run(TEXTS)
+    assert (done.returncode, done.stderr) == (
+        1,
+        f"cannot write {_CLOSED}; nothing was changed: let root write there, or put {host.kept}/wanted "
+        "in its place\n",
+    )
+    assert host.files() == before
+    assert not (host.root / "called").exists()
+    assert (host.kept / "wanted").read_text() == TEXTS["slurm.conf"]
+
+
+def test_what_would_not_change_need_not_be_writable(host: Host) -> None:
+    """The rest is done, and the services are started anew."""
+    (host.conf / "slurm.conf.backfill-new").mkdir()  # so that nobody can make a file there
+    assert host.run({"slurm.conf": "old\n"}).returncode == 0
+    assert "remember_owner = 0" in host.qemu.read_text()
+    assert "try-restart libvirtd.service virtqemud.service" in host.called
+
+
+def test_what_one_that_was_killed_has_laid_goes(host: Host) -> None:
+    """It is made anew where it is still wanted."""
+    before = host.files()
+    host.run(TEXTS)
+    (host.conf / "cgroup.conf.backfill-new").write_text("half")
+    (host.kept / "laid").write_text(f"{host.conf}/cgroup.conf\n")
+    assert host.run(TEXTS).returncode == 0
+    assert host.undo().returncode == 0
+    assert host.files() == before

@@ -29,34 +29,51 @@ keep() {{
         echo "$1" >"$kept/path"
     fi
 }}
-# Put what comes from standard input in the place of a file that has another content.
-put() {{
-    cat >"$1.backfill-new"
-    if [ -e "$1" ]; then
-        if [ "$(sum "$1")" = "$(sum "$1.backfill-new")" ]; then rm "$1.backfill-new"; return; fi
-        chmod --reference="$1" "$1.backfill-new"
-        chown --reference="$1" "$1.backfill-new"
-    fi
-    keep "$1"
-    sum "$1.backfill-new" >>"$kept/ours"  # by which undoing tells that nobody has changed it since
-    : >"$KEPT/changed"  # not forgotten where this is killed before the restart
-    mv "$1.backfill-new" "$1"
+# Lay what comes from standard input beside a file that has another content: beside what a link leads to.
+# All is laid before anything is changed, so that a file that cannot be written leaves nothing half done.
+lay() {{
+    cat >"$KEPT/wanted"
+    to=$(readlink -f "$1") || to=$1
+    if [ -e "$to" ] && [ "$(sum "$to")" = "$(sum "$KEPT/wanted")" ]; then return; fi
+    echo "$to" >>"$KEPT/laid"
+    beside "$to" 2>/dev/null && return
+    echo "cannot write $to; nothing was changed: let root write there, or put $KEPT/wanted in its place" >&2
+    exit 1
 }}
+beside() {{
+    cat "$KEPT/wanted" >"$1.backfill-new" || return
+    [ -e "$1" ] || return 0
+    chmod --reference="$1" "$1.backfill-new" && chown --reference="$1" "$1.backfill-new"
+}}
+clear_away() {{
+    while read -r to; do rm -f "$to.backfill-new"; done <"$KEPT/laid"
+    : >"$KEPT/laid"
+}}
+: >>"$KEPT/laid"
+clear_away  # what a run that was killed has left
+trap clear_away EXIT
 [ -d {directory} ] || {{ echo "{directory} is not there: mount the shared directory" >&2; exit 1; }}
 ip link show {bridge} >/dev/null || {{ echo "there is no bridge {bridge}" >&2; exit 1; }}
-# Guests give way to whatever the host itself runs.
-keep "$WEIGHT"
-systemctl set-property machine.slice CPUWeight=idle 2>/dev/null || true
-[ ! -e "$WEIGHT" ] || sum "$WEIGHT" >>"$kept/ours"
 # A guest's disk is not taken from QEMU's user when it leaves for another host.
 if [ -e /etc/libvirt/qemu.conf ]; then
     {{ grep -v '^ *remember_owner *=' /etc/libvirt/qemu.conf || true; echo 'remember_owner = 0'; }} |
-        put /etc/libvirt/qemu.conf
+        lay /etc/libvirt/qemu.conf
 fi
 # A host without a copy of slurm.conf is told by slurmctld.
 if [ -e "$CONF/slurm.conf" ]; then
 {copies}
 fi
+# Guests give way to whatever the host itself runs.
+keep "$WEIGHT"
+systemctl set-property machine.slice CPUWeight=idle 2>/dev/null || true
+[ ! -e "$WEIGHT" ] || sum "$WEIGHT" >>"$kept/ours"
+while read -r to; do
+    keep "$to"
+    sum "$to.backfill-new" >>"$kept/ours"  # by which undoing tells that nobody has changed it since
+    : >"$KEPT/changed"  # not forgotten where this is killed before the restart
+    mv -f "$to.backfill-new" "$to"
+done <"$KEPT/laid"
+rm -f "$KEPT/wanted"
 if [ -e "$KEPT/changed" ]; then
     {restart}
     rm "$KEPT/changed"
@@ -118,7 +135,7 @@ def host_script(wishes: Wishes, texts: Mapping[str, str], conf: str) -> str:
     # slurm.conf last: what it includes is there before.
     for name, text in texts.items():
         data = base64.encodebytes(text.encode("utf-8", "surrogateescape")).decode()
-        copies.append(f"    base64 -d <<'END' | put \"$CONF/{name}\"\n{data}END")
+        copies.append(f"    base64 -d <<'END' | lay \"$CONF/{name}\"\n{data}END")
     undo = _UNDO.format(conf=conf, weight_folder=str(Path(_WEIGHT).parent), restart=_RESTART)
     return _SCRIPT.format(
         conf=conf,
