@@ -41,6 +41,8 @@ class Commands:
         """Close a host or node by hand (`on`), or open it again; `off`: it is off for good."""
         subject, on = str(body.get("subject", "")), bool(body.get("on", True))
         off, host = bool(body.get("off", False)), self._world.hosts.get(subject)
+        if off and not on:
+            return {"error": f"'{subject}' cannot be opened and be off for good; say one of them"}
         if off and (host is None or host.reachable):
             why = "is no host" if host is None else "answers, so it is not off"
             return {"error": f"'{subject}' {why}"}

@@ -20,7 +20,7 @@ from backfill.core.model.cluster import JobState
 from backfill.core.model.lifecycle import Phase
 from backfill.ports.errors import RefusedError
 from backfill.ui.cli import main
-from backfill.ui.client import refusal_code
+from backfill.ui.client import AskError, Client, refusal_code
 from tests.unit.living_daemon import LivingDaemon, living, policies
 
 
@@ -86,6 +86,9 @@ def test_only_a_host_that_is_silent_is_off_for_good(
         daemon.until(lambda: not daemon.daemon.world.hosts["bm1"].reachable)
         assert main(["evict", "bm1", "--off", "--reason", "burnt", *where]) == 0
         assert "bm1 is off for good" in capsys.readouterr().out
+        assert daemon.daemon.world.off == {"bm1": "burnt"}
+        with pytest.raises(AskError, match="cannot be opened and be off for good; say one of them"):
+            Client(str(daemon.socket)).ask("evict", subject="bm1", on=False, off=True)
         assert daemon.daemon.world.off == {"bm1": "burnt"}
         assert main(["evict", "bm1", "--undo", *where]) == 0
         assert daemon.daemon.world.off == {}
