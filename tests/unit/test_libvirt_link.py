@@ -36,9 +36,13 @@ class Host:
         self.down = False
         self.hold = threading.Event()
         self.hold.set()
+        self.tried = 0
+        self.now_s = 0.0
 
     def open(self, uri: str) -> Connection:
-        self.hold.wait(30)
+        hold = self.hold
+        self.tried += 1
+        hold.wait(30)
         if self.down:
             raise libvirt.libvirtError(f"connection to {uri} refused")
         self.opened.append(Connection())
@@ -68,8 +72,15 @@ def host() -> Iterator[Host]:
     made.hold.set()
 
 
-def link(host: Host, limits: LibvirtLimits = PATIENT) -> Link:
-    return Link("hv1", "qemu+tcp://hv1/system", limits, opener=host.open)
+def link(host: Host, limits: LibvirtLimits = PATIENT, now_s: Callable[[], float] = time.monotonic) -> Link:
+    return Link("hv1", "qemu+tcp://hv1/system", limits, opener=host.open, now_s=now_s)
+
+
+def hangs(made: Link, host: Host) -> None:
+    """Call once while no attempt to open the connection comes to an end."""
+    with pytest.raises(UnreachableError, match=r"no connection within 0\.05 s"):
+        made.call("vn1", lambda connection: None)
+    _until(lambda: host.tried > 0)
 
 
 def test_one_connection_serves_all_calls(host: Host) -> None:
@@ -105,14 +116,46 @@ def test_a_host_that_is_down_is_unreachable_and_comes_back(host: Host) -> None:
 
 def test_a_silent_host_costs_its_limit_once(host: Host) -> None:
     """Whoever comes while an attempt hangs waits no longer than the first did."""
-    made = link(host, replace(PATIENT, connect_s=SOON_S))
+    made = link(host, replace(PATIENT, connect_s=SOON_S), lambda: host.now_s)
     host.hold.clear()
     for _ in range(2):
-        with pytest.raises(UnreachableError, match=r"within 0\.05 s"):
-            made.call("vn1", lambda connection: None)
+        hangs(made, host)
+        host.now_s = SOON_S
     host.hold.set()
     _until(lambda: made.connected)
     assert len(host.opened) == 1
+
+
+def test_an_attempt_that_hangs_is_given_up(host: Host) -> None:
+    """libvirtd stood still and never answers that one: the next finds the host, and the first is closed."""
+    made = link(host, replace(PATIENT, connect_s=SOON_S), lambda: host.now_s)
+    host.hold.clear()
+    hangs(made, host)
+    first, host.hold = host.hold, threading.Event()
+    host.hold.set()
+    host.now_s += 2 * SOON_S
+    _until(lambda: _answers(made))
+    first.set()
+    _until(lambda: len(host.opened) == 2)
+    assert host.opened[1].closed.wait(60)
+    assert made.call("vn1", lambda connection: connection) is host.opened[0]
+
+
+def test_attempts_that_hang_become_rarer_and_stay_few(host: Host) -> None:
+    """Each doubles the time to the next, and with too many of them no further one is made."""
+    made = link(host, replace(PATIENT, connect_s=SOON_S), lambda: host.now_s)
+    host.hold.clear()
+    begun = []
+    for _ in range(20):
+        hangs(made, host)
+        begun.append(made._attempt)
+        host.now_s += SOON_S
+    at = [begun.index(attempt) for attempt in dict.fromkeys(begun)]
+    assert at == [0, 2, 5]
+    _until(lambda: host.tried == 1 + PATIENT.stuck_calls)
+    host.hold.set()
+    _until(lambda: _answers(made))
+    _until(lambda: sum(not one.closed.is_set() for one in host.opened) == 1)
 
 
 def test_a_call_that_hangs_is_left_behind(host: Host) -> None:

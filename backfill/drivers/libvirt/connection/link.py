@@ -13,6 +13,7 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import Future
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 import libvirt
@@ -47,6 +48,16 @@ def _run_events() -> None:
             _log.exception("libvirt's event loop stumbled")
 
 
+@dataclass(eq=False, slots=True)
+class _Attempt:
+    """One that opens the connection. Callers wait for it until `deadline_s`; the next begins at `next_s`."""
+
+    wait_s: float
+    deadline_s: float
+    next_s: float
+    future: Future[Any] = field(default_factory=Future)
+
+
 class Link:
     """The connection to `host`. Safe from several threads; each call runs in a thread of its own,
     because a call into the library cannot be interrupted, only left behind."""
@@ -58,13 +69,15 @@ class Link:
         limits: LibvirtLimits,
         on_open: Callable[[Any], None] = lambda connection: None,
         opener: Callable[[str], Any] = libvirt.open,
+        now_s: Callable[[], float] = time.monotonic,
     ) -> None:
         self._host, self._uri, self._limits = host, uri, limits
-        self._on_open, self._opener = on_open, opener
+        self._on_open, self._opener, self._now_s = on_open, opener, now_s
         self._lock = threading.Lock()
         self._connection: Any = None
-        self._attempt: tuple[Future[Any], float] | None = None
+        self._attempt: _Attempt | None = None
         self._calls = 0
+        self._left = 0  # attempts that were given up and have not ended
         self._users: Counter[int] = Counter()  # calls under way, by the id of their connection
         self._leaving: dict[int, Any] = {}  # connections that their last call closes
         self._closed = False
@@ -108,10 +121,11 @@ class Link:
             with self._lock:
                 if connection is not self._connection:
                     continue  # it was dropped meanwhile
-                if self._calls >= self._limits.stuck_calls:
+                waiting = self._calls + self._left
+                if waiting >= self._limits.stuck_calls:
                     raise UnreachableError(
                         subject,
-                        f"{self._calls} calls to {self._host} wait for an answer",
+                        f"{waiting} calls to {self._host} wait for an answer",
                         f"check libvirtd on {self._host}",
                     )
                 self._calls += 1
@@ -124,12 +138,9 @@ class Link:
                 raise UnreachableError(subject, f"the connection to {self._host} is closed")
             if self._connection is not None and self._connection.isAlive():
                 return self._connection
-            if self._attempt is None:
-                deadline_s = time.monotonic() + self._limits.connect_s
-                self._attempt = (self._start(self._open), deadline_s)
-            attempt, deadline_s = self._attempt
+            attempt = self._attempt = self._under_way()
         try:
-            return attempt.result(max(0.0, deadline_s - time.monotonic()))
+            return attempt.future.result(max(0.0, attempt.deadline_s - self._now_s()))
         except TimeoutError:
             problem = f"no connection within {self._limits.connect_s:g} s"
         except libvirt.libvirtError as error:
@@ -140,7 +151,25 @@ class Link:
             f"check that libvirtd runs on {self._host} and listens",
         )
 
-    def _open(self) -> Any:
+    def _under_way(self) -> _Attempt:
+        """Return the attempt to wait for: the present one, or a new one where that is given up.
+
+        A host whose libvirtd stands still accepts connections and never answers. The library waits for
+        that for ever, even if the host was switched off meanwhile. Each attempt that hangs doubles the
+        time to the next, so that few are left behind.
+        """
+        now_s, wait_s, last = self._now_s(), self._limits.connect_s, self._attempt
+        if last is not None:
+            if now_s < last.next_s or self._left >= self._limits.stuck_calls:
+                return last
+            self._left += 1
+            wait_s = 2 * last.wait_s
+        deadline_s = now_s + self._limits.connect_s
+        attempt = _Attempt(wait_s, deadline_s, deadline_s + wait_s)
+        attempt.future = self._start(lambda: self._open(attempt))
+        return attempt
+
+    def _open(self, attempt: _Attempt) -> Any:
         try:
             start_event_loop()
             connection = self._opener(self._uri)
@@ -149,14 +178,22 @@ class Link:
                 connection.setKeepAlive(self._limits.keepalive_s, self._limits.keepalive_count)
             self._on_open(connection)
         except BaseException:
-            with self._lock:
-                self._attempt = None
+            self._attempt_ended(attempt, None)
             raise
-        with self._lock:
-            old, self._connection, self._attempt = self._connection, connection, None
-            closed = self._closed
-        self._drop(connection if closed else old)
+        self._attempt_ended(attempt, connection)
         return connection
+
+    def _attempt_ended(self, attempt: _Attempt, opened: Any) -> None:
+        """Use what it opened, unless it was given up or the link is closed: then that is closed again."""
+        with self._lock:
+            useless = opened
+            if attempt is not self._attempt:
+                self._left -= 1
+            else:
+                self._attempt = None
+                if opened is not None and not self._closed:
+                    useless, self._connection = self._connection, opened
+        self._drop(useless)
 
     def _drop(self, connection: Any) -> None:
         """Forget `connection` and close it in the background: closing asks the other side.
