@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
 
@@ -180,6 +181,24 @@ def test_the_number_of_calls_left_behind_is_limited(host: Host) -> None:
         made.call("vn1", lambda connection: 7)
     release.set()
     _until(lambda: _answers(made))
+
+
+def test_calls_that_take_their_time_refuse_nobody(host: Host) -> None:
+    """Somebody waits for each of them still: a pause is not refused beside long saves."""
+    made, goes_on = link(host), threading.Event()
+    begun = threading.Semaphore(0)
+
+    def slow(connection: Connection) -> bool:
+        begun.release()
+        return goes_on.wait(30)
+
+    with ThreadPoolExecutor() as callers:
+        saves = [callers.submit(made.call, "vn1", slow) for _ in range(2 * PATIENT.stuck_calls)]
+        assert all(begun.acquire(timeout=60) for _ in saves)
+        paused = made.call("vn2", lambda connection: 7)
+        goes_on.set()
+        assert all(save.result() for save in saves)
+    assert paused == 7
 
 
 def test_a_limit_of_its_own(host: Host) -> None:

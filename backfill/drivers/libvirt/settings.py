@@ -59,7 +59,8 @@ class LibvirtLimits:
     """Seconds that one call may take before its outcome counts as unknown.
 
     A host that is silent for `keepalive_s` times `keepalive_count` loses its connection.
-    `stuck_calls`: so many unanswered calls to one host, then further ones fail at once.
+    `stuck_calls`: with so many calls to one host that had no answer in time and have none yet, further
+    ones fail at once.
     """
 
     connect_s: float = 10.0

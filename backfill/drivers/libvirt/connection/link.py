@@ -58,6 +58,15 @@ class _Attempt:
     future: Future[Any] = field(default_factory=Future)
 
 
+@dataclass(eq=False, slots=True)
+class _Call:
+    """One that uses `connection`. `left`: its caller has given it up, and it has not ended."""
+
+    connection: Any
+    ended: bool = False
+    left: bool = False
+
+
 class Link:
     """The connection to `host`. Safe from several threads; each call runs in a thread of its own,
     because a call into the library cannot be interrupted, only left behind."""
@@ -76,8 +85,7 @@ class Link:
         self._lock = threading.Lock()
         self._connection: Any = None
         self._attempt: _Attempt | None = None
-        self._calls = 0
-        self._left = 0  # attempts that were given up and have not ended
+        self._left = 0  # attempts and calls that were given up and have not ended
         self._users: Counter[int] = Counter()  # calls under way, by the id of their connection
         self._leaving: dict[int, Any] = {}  # connections that their last call closes
         self._closed = False
@@ -88,12 +96,12 @@ class Link:
         Raises the typed error for a libvirt error, UnreachableError when `limit_s` is over.
         """
         limit_s = self._limits.call_s if limit_s is None else limit_s
-        connection = self._borrow(subject)
+        call = _Call(self._borrow(subject))
         try:
-            ended = functools.partial(self._call_ended, connection)
-            return self._start(lambda: work(connection), ended).result(limit_s)
+            ended = functools.partial(self._call_ended, call)
+            return self._start(lambda: work(call.connection), ended).result(limit_s)
         except TimeoutError:
-            self._drop(connection)
+            self._leave(call)
             raise UnreachableError(
                 subject,
                 f"libvirt on {self._host} did not answer within {limit_s:g} s",
@@ -121,14 +129,12 @@ class Link:
             with self._lock:
                 if connection is not self._connection:
                     continue  # it was dropped meanwhile
-                waiting = self._calls + self._left
-                if waiting >= self._limits.stuck_calls:
+                if self._left >= self._limits.stuck_calls:
                     raise UnreachableError(
                         subject,
-                        f"{waiting} calls to {self._host} wait for an answer",
+                        f"{self._left} calls to {self._host} wait for an answer",
                         f"check libvirtd on {self._host}",
                     )
-                self._calls += 1
                 self._users[id(connection)] += 1
                 return connection
 
@@ -210,9 +216,18 @@ class Link:
         if connection is not None:
             self._start(lambda: _close_quietly(connection))
 
-    def _call_ended(self, connection: Any) -> None:
+    def _leave(self, call: _Call) -> None:
+        """Wait for the call no longer. Its thread stays until the library is done with it."""
         with self._lock:
-            self._calls -= 1
+            call.left = not call.ended
+            self._left += call.left
+        self._drop(call.connection)
+
+    def _call_ended(self, call: _Call) -> None:
+        connection = call.connection
+        with self._lock:
+            call.ended = True
+            self._left -= call.left
             self._users[id(connection)] -= 1
             last = not self._users[id(connection)]
             if last:
