@@ -6,6 +6,7 @@ import hashlib
 import logging
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path, PurePath
@@ -18,6 +19,9 @@ from backfill.ports.errors import DriverError, RefusedError
 _log = logging.getLogger("backfill.libvirt")
 # A guest that boots has no agent yet.
 _AGAIN_S = 5.0
+# So many hosts at once, and on each one guest after the other: each silent agent costs a thread here,
+# and there one of libvirtd's, for seconds.
+_AT_ONCE = 8
 
 
 def read_key(around: Surroundings) -> bytes:
@@ -47,8 +51,17 @@ class _Given:
     """What is known of one guest. `digest`: of the key that it has for certain."""
 
     digest: bytes = b""
-    under_way: bool = False
     again_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Errand:
+    """A key for guests of one host."""
+
+    host: str
+    key: bytes
+    digest: bytes
+    guests: tuple[tuple[str, _Given], ...]
 
 
 class KeyHandover:
@@ -66,11 +79,17 @@ class KeyHandover:
     ) -> None:
         self._read, self._give, self._now_s = read, give, now_s
         self._guests: dict[tuple[str, str, int], _Given] = {}
+        self._errands: deque[_Errand] = deque()  # those that wait for a thread
+        self._hosts: set[str] = set()  # of all errands, those under way included
+        self._threads = 0
         self._lock = threading.Lock()
         self._told = ""
 
     def look(self, host: str, instances: Iterable[Instance]) -> None:
-        """Begin to hand the key to those of the host's guests that run and may lack it. At once."""
+        """Begin to hand the key to those of the host's guests that run and may lack it. At once.
+
+        While an errand to the host is under way, it is not looked at again.
+        """
         try:
             key = self._read()
         except DriverError as error:
@@ -79,28 +98,50 @@ class KeyHandover:
             self._told = str(error)
             return
         digest = hashlib.sha256(key).digest()
-        for instance in instances:
-            if instance.state is not InstanceState.RUNNING:
-                continue
-            who = (host, instance.name, instance.tag.generation)
-            with self._lock:
-                given = self._guests.setdefault(who, _Given())
-                if given.digest == digest or given.under_way or self._now_s() < given.again_s:
-                    continue
-                given.under_way = True
-            threading.Thread(
-                target=self._hand, args=(who, given, key, digest), name=f"key-{instance.name}", daemon=True
-            ).start()
+        with self._lock:
+            lacking = () if host in self._hosts else self._lacking(host, instances, digest)
+            if not lacking:
+                return
+            self._errands.append(_Errand(host, key, digest, lacking))
+            self._hosts.add(host)
+            if self._threads == _AT_ONCE:
+                return
+            self._threads += 1
+        threading.Thread(target=self._work, name="key-handover", daemon=True).start()
 
-    def _hand(self, who: tuple[str, str, int], given: _Given, key: bytes, digest: bytes) -> None:
-        host, name, _ = who
+    def _lacking(
+        self, host: str, instances: Iterable[Instance], digest: bytes
+    ) -> tuple[tuple[str, _Given], ...]:
+        now_s = self._now_s()
+        running = (one for one in instances if one.state is InstanceState.RUNNING)
+        known = (
+            (one.name, self._guests.setdefault((host, one.name, one.tag.generation), _Given()))
+            for one in running
+        )
+        return tuple((n, given) for n, given in known if given.digest != digest and now_s >= given.again_s)
+
+    def _work(self) -> None:
+        """Do one errand after the other until none waits."""
+        while (errand := self._next()) is not None:
+            for name, given in errand.guests:
+                self._hand(errand, name, given)
+            with self._lock:
+                self._hosts.remove(errand.host)
+
+    def _next(self) -> _Errand | None:
+        with self._lock:
+            if self._errands:
+                return self._errands.popleft()
+            self._threads -= 1
+            return None
+
+    def _hand(self, errand: _Errand, name: str, given: _Given) -> None:
         try:
-            self._give(host, name, key)
-            given.digest = digest
+            self._give(errand.host, name, errand.key)
+            given.digest = errand.digest
         except DriverError as error:
             _log.debug("Slurm's key is not handed to %s yet: %s", name, error)
         except Exception:  # noqa: BLE001 - a defect must not end the handing over for good
             _log.exception("handing Slurm's key to %s failed in an unforeseen way", name)
         finally:
-            with self._lock:
-                given.under_way, given.again_s = False, self._now_s() + _AGAIN_S
+            given.again_s = self._now_s() + _AGAIN_S
