@@ -6,6 +6,9 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
+
+import pytest
 
 _NOBODY = 65_534
 
@@ -34,3 +37,20 @@ def hidden(path: Path) -> Iterator[str]:
     finally:
         path.rmdir()
         aside.rename(path)
+
+
+@contextmanager
+def unnoticed(path: Path) -> Iterator[None]:
+    """Inside, the file is not seen until its folder is opened: an NFS client knows of none."""
+    aside = path.with_name(f"{path.name}.aside")
+    path.rename(aside)
+    real = os.open
+
+    def opens(where: Any, flags: int, *more: Any, **others: Any) -> int:
+        if flags & os.O_DIRECTORY and where == path.parent and aside.exists():
+            aside.rename(path)
+        return real(where, flags, *more, **others)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "open", opens)
+        yield

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,10 +22,13 @@ from backfill.drivers.libvirt.settings import NumaTerms
 from backfill.ports.errors import (
     AlreadyThereError,
     BusyError,
+    DriverError,
     NoCapacityError,
     RefusedError,
     UnreachableError,
+    UnreadableError,
 )
+from tests.contract.hiding import unnoticed
 from tests.contract.instance_numa import InstanceNumaContract
 from tests.contract.instance_provider import InstanceProviderContract
 from tests.contract.instance_rig import CLUSTER, SMALL, born, known, spec, state
@@ -326,6 +330,41 @@ def test_a_region_has_left_only_when_its_emulator_has_freed_it(tmp_path: Path) -
     rig.end()
 
 
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_save_of_which_our_file_client_has_not_heard_is_one(rig: TestDriverRig, fails: bool) -> None:
+    """An NFS client remembers that there was no image, also where libvirtd told of an error."""
+    host = born(rig)
+    hypervisor, image = rig.provider._pool.on(host), rig.provider._pool.store.memory("vn1")
+    real = hypervisor.save
+    with ExitStack() as stack, pytest.MonkeyPatch.context() as patch:
+
+        def save(name: str, path: Path) -> None:
+            real(name, path)
+            stack.enter_context(unnoticed(image))
+            if fails:
+                raise DriverError(name, "libvirt said something at the end")
+
+        patch.setattr(hypervisor, "save", save)
+        assert rig.provider.suspend(host, "vn1") > 0
+    assert state(rig) is InstanceState.SUSPENDED
+    rig.provider.restore(host, "vn1")
+
+
+def test_a_saved_memory_that_is_gone_is_not_taken_for_an_end(rig: TestDriverRig) -> None:
+    """libvirtd knows that it saved it, and cannot say where it is: nobody touches the instance."""
+    host = born(rig)
+    rig.provider.suspend(host, "vn1")
+    image = rig.provider._pool.store.memory("vn1")
+    aside = image.rename(image.with_name("aside"))
+    seen = rig.provider.observe(host).instances["vn1"]
+    assert seen.state is InstanceState.UNKNOWN
+    assert f"hv1 has saved it, and {image} is no complete image here" in seen.problem
+    with pytest.raises(UnreadableError, match="not known"):
+        rig.provider.restore(host, "vn1")
+    aside.rename(image)
+    assert state(rig) is InstanceState.SUSPENDED
+
+
 @pytest.mark.parametrize("target", ["", "hv2"])
 def test_a_save_that_only_libvirtd_did_not_see_end_is_finished(tmp_path: Path, target: str) -> None:
     """What QEMU wrote is sealed and used; the next suspend finds nothing to do."""
@@ -333,12 +372,13 @@ def test_a_save_that_only_libvirtd_did_not_see_end_is_finished(tmp_path: Path, t
     host = born(rig)
     rig.provider.pause(host, "vn1")
     image = rig.provider._pool.store.memory("vn1")
-    stream(image)
-    if target:
-        rig.provider.migrate(host, "vn1", target)
-    else:
-        assert rig.provider.suspend(host, "vn1") == image.stat().st_size / 1_000_000
-        assert rig.provider.suspend(host, "vn1") == 0.0
+    size_mb = stream(image).stat().st_size / 1_000_000
+    with unnoticed(image):
+        if target:
+            rig.provider.migrate(host, "vn1", target)
+        else:
+            assert rig.provider.suspend(host, "vn1") == size_mb
+            assert rig.provider.suspend(host, "vn1") == 0.0
     assert state(rig, host=target or host) is InstanceState.SUSPENDED
     assert image.read_bytes().startswith(b"LibvirtQemudSave")
     rig.provider.delete(target or host, "vn1")

@@ -24,7 +24,7 @@ from backfill.drivers.libvirt.pool import Pool
 from backfill.drivers.libvirt.settings import LibvirtConfig, Surroundings
 from backfill.drivers.libvirt.store import Store, folders_in, read_text
 from backfill.ports.errors import BadOutputError, UnreadableError
-from tests.contract.hiding import as_nobody
+from tests.contract.hiding import as_nobody, unnoticed
 
 _SAVED = b"LibvirtQemudSave" + bytes(64)
 
@@ -191,6 +191,43 @@ def test_what_we_cannot_read_libvirtd_may_know(store: Store, told: bool | None, 
     assert seen.state is state
     assert ("memory.save" in seen.problem) is (told is None)
     assert seen.rss_mb == 0
+
+
+@pytest.mark.parametrize("reason", [0, ShutoffReason.SAVED])
+def test_an_image_of_which_we_have_not_heard_yet_is_found(store: Store, reason: int) -> None:
+    """Our NFS client may say for a minute that it is not there: the folder is asked, and no libvirtd."""
+    pool = pool_of(store, lambda: pytest.fail("libvirtd was asked"))
+    with unnoticed(store.memory("vn1")):
+        seen = pool.instance("bm1", domain(DomainState.SHUTOFF, reason))
+    assert seen is not None
+    assert seen.state is InstanceState.SUSPENDED
+
+
+@pytest.mark.parametrize("start", [None, b"LibvirtQemudPart"])
+@pytest.mark.parametrize(
+    ("told", "state"),
+    [(True, InstanceState.SUSPENDED), (False, InstanceState.OFF), (None, InstanceState.UNKNOWN)],
+)
+def test_what_was_saved_is_not_off_because_we_see_no_image(
+    store: Store, start: bytes | None, told: bool | None, state: InstanceState
+) -> None:
+    """Its libvirtd says whether it is there; where that cannot tell either, nothing is done with it."""
+    store.discard_memory("vn1")
+    if start is not None:
+        store.memory("vn1").write_bytes(start)
+    seen = pool_of(store, lambda: told).instance("bm1", domain(DomainState.SHUTOFF, ShutoffReason.SAVED))
+    assert seen is not None
+    assert seen.state is state
+    assert ("bm1 has saved it, and " in seen.problem) is (told is None)
+
+
+def test_what_ended_otherwise_and_left_no_image_is_off(store: Store) -> None:
+    """Nobody is asked: that costs a call for each look at it."""
+    store.discard_memory("vn1")
+    pool = pool_of(store, lambda: pytest.fail("libvirtd was asked"))
+    seen = pool.instance("bm1", domain(DomainState.SHUTOFF, 1))
+    assert seen is not None
+    assert seen.state is InstanceState.OFF
 
 
 def test_what_runs_is_seen_to_run_although_its_notes_cannot_be_read(store: Store) -> None:

@@ -89,7 +89,7 @@ def _is_there(pool: Pool, spec: InstanceSpec) -> bool:
     if instance.state is InstanceState.UNKNOWN:
         raise UnreadableError(spec.name, f"what became of it on {spec.host} is not known: {instance.problem}")
     building = instance.state is InstanceState.BUILDING
-    if building and not pool.has_memory(spec.host, spec.name):
+    if building and not pool.has_memory(spec.host, domain):
         return False  # libvirtd died while it was started; nothing has run in it yet
     if instance.tag != spec.tag:
         raise AlreadyThereError(

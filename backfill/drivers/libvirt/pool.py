@@ -214,7 +214,7 @@ class Pool:
         One that does not run is either saved or at its end, and only that tells which.
         """
         try:
-            saved = not domain.active and self._saved(host, domain.name)
+            saved = not domain.active and self._saved(host, domain)
         except UnreadableError as error:
             unknown.append(_told(error))
             return InstanceState.UNKNOWN
@@ -222,37 +222,56 @@ class Pool:
 
     def _restarted(self, host: str, domain: Domain) -> bool:
         """Return True if it was booted anew while its memory was on disk."""
-        name = domain.name
-        if not may_be_restarted(domain.state, domain.reason) or not self._saved(host, name):
+        if not may_be_restarted(domain.state, domain.reason) or not self._saved(host, domain):
             return False
         # It may have been saved since it was looked at, or restored: look again, in this order.
-        now = self.on(host).find(name)
+        now = self.on(host).find(domain.name)
         runs = now is not None and may_be_restarted(now.state, now.reason)
-        return runs and self._saved(host, name)
+        return runs and self._saved(host, domain)
 
-    def _saved(self, host: str, name: str) -> bool:
+    def _saved(self, host: str, domain: Domain) -> bool:
         """Return True if its memory is on disk, and the latest: not what an interrupted move left.
 
         UnreadableError where neither we nor the host's libvirtd can tell.
         """
-        if not self.has_memory(host, name):
+        if not self.has_memory(host, domain):
             return False
-        claims = self.store.claims(name) if self._own else None
+        claims = self.store.claims(domain.name) if self._own else None
         return claims is None or host in claims
 
-    def has_memory(self, host: str, name: str) -> bool:
+    def has_memory(self, host: str, domain: Domain) -> bool:
         """Return True if a complete memory image is there, as we see it or as libvirtd on `host` does.
 
         libvirtd keeps its images for itself: where we are not root, it alone can read them.
         """
-        store = self.store_on(host)
         try:
-            return store.has_memory(name)
+            return self._sees_memory(host, domain)
         except UnreadableError:
-            told = self.on(host).has_image(name, store.memory(name))
+            told = self.on(host).has_image(domain.name, self.store_on(host).memory(domain.name))
             if told is None:
                 raise
             return told
+
+    def _sees_memory(self, host: str, domain: Domain) -> bool:
+        """Return True if we see a complete memory image.
+
+        UnreadableError where libvirtd has saved it and we see none: that alone never means that its
+        work is lost.
+        """
+        store, name = self.store_on(host), domain.name
+        if store.has_memory(name):
+            return True
+        if domain.active:
+            return False
+        store.revalidate(name)
+        found = store.has_memory(name)
+        if domain.was_saved and not found:
+            raise UnreadableError(
+                name,
+                f"libvirtd on {host} has saved it, and {store.memory(name)} is no complete image here",
+                f"see that {host} and this machine have the same directory mounted, or bring the file back",
+            )
+        return found
 
     def refuse_if_elsewhere(self, host: str, name: str, everywhere: bool = True) -> None:
         """Raise unless the instance is certainly inactive on all hosts but `host`.

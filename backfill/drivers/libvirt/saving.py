@@ -15,7 +15,7 @@ from backfill.drivers.libvirt.connection.domains import Domain
 from backfill.drivers.libvirt.devices.plugging import plugged
 from backfill.drivers.libvirt.ownership import give, taken_back
 from backfill.drivers.libvirt.pool import Pool
-from backfill.drivers.libvirt.store import is_there
+from backfill.drivers.libvirt.store import Store, is_there
 from backfill.ports.errors import (
     BusyError,
     DriverError,
@@ -58,7 +58,17 @@ def suspend(pool: Pool, host: str, name: str) -> float:
         except DriverError:
             if not _was_saved(pool, host, name):
                 raise
-        return store.memory(name).stat().st_size / 1_000_000
+        return _written_mb(store, name)
+
+
+def _written_mb(store: Store, name: str) -> float:
+    """Return the size of the memory that has just been written. UnreadableError: not seen from here."""
+    store.revalidate(name)
+    image = store.memory(name)
+    try:
+        return image.stat().st_size / 1_000_000
+    except OSError as error:
+        raise unreadable(name, error, image) from error
 
 
 def has_sent_all(pool: Pool, host: str, name: str, state: InstanceState) -> bool:
@@ -73,6 +83,7 @@ def finish_save(pool: Pool, host: str, name: str) -> float:
     """
     store = pool.store_on(host)
     image = store.memory(name)
+    store.revalidate(name)
     try:
         if not is_there(name, image) or not save_image.is_whole(image):
             _refuse_if_just_written(name, image)
@@ -127,7 +138,7 @@ def _was_saved(pool: Pool, host: str, name: str) -> bool:
     domain, store = pool.find(host, name), pool.store_on(host)
     if domain is not None and domain.active and not domain.saving:
         store.discard_memory(name)
-    return domain is not None and not domain.active and pool.has_memory(host, name)
+    return domain is not None and not domain.active and pool.has_memory(host, domain)
 
 
 def restore(pool: Pool, host: str, name: str) -> None:

@@ -7,6 +7,7 @@ are what forbids a second start while one of those hosts does not answer.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import shutil
@@ -114,6 +115,16 @@ class Store:
         except OSError as error:
             raise unreadable(name, error, path) from error
         return start.startswith(_COMPLETE)
+
+    def revalidate(self, name: str) -> None:
+        """Let the kernel ask the file server anew for what is in the instance's folder.
+
+        An NFS client remembers for up to a minute that there is no such file, while a host has written
+        it. It asks when the folder is opened (nfs(5), close-to-open). One that cannot be opened tells
+        what it told before.
+        """
+        with contextlib.suppress(OSError):
+            os.close(os.open(self.home(name), os.O_RDONLY | os.O_DIRECTORY))
 
     def discard_memory(self, name: str) -> None:
         """Remove the memory image, complete or not."""

@@ -49,6 +49,11 @@ class Domain:
         """Return True if an emulator process exists."""
         return states.is_active(self.state)
 
+    @property
+    def was_saved(self) -> bool:
+        """Return True if it does not run because its memory was written to disk, by libvirtd's word."""
+        return states.was_saved(self.state, self.reason)
+
 
 def refuse_if_leaving(handle: Any, name: str) -> None:
     """BusyError while a migration takes the domain to another host.

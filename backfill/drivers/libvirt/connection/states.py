@@ -43,6 +43,7 @@ class ShutoffReason(IntEnum):
     """The members of virDomainShutoffReason that matter here."""
 
     CRASHED = 3
+    SAVED = 5
     FAILED = 6
 
 
@@ -57,6 +58,11 @@ def is_active(state: int) -> bool:
 def may_be_saving(state: int, reason: int) -> bool:
     """Return True if only its job tells if its memory is being written to disk."""
     return state == DomainState.PAUSED and reason == PausedReason.SAVE
+
+
+def was_saved(state: int, reason: int) -> bool:
+    """Return True if libvirtd says that it does not run because its memory was written to disk."""
+    return state == DomainState.SHUTOFF and reason == ShutoffReason.SAVED
 
 
 def instance_state(state: int, reason: int, persistent: bool, saved: bool) -> InstanceState:
