@@ -14,6 +14,7 @@ import pytest
 
 from backfill.core.model.fleet import Checkpoint
 from backfill.core.policies.checkpoints import Checkpoints as Policy
+from backfill.drivers.libvirt import programs
 from backfill.drivers.libvirt.checkpoints import packing
 from backfill.drivers.libvirt.checkpoints.folders import CheckpointFolders, copy_file
 from backfill.drivers.libvirt.checkpoints.packing import Trial, choose
@@ -97,7 +98,7 @@ def test_a_packer_that_hangs_is_ended_and_told(tmp_path: Path, monkeypatch: pyte
     program.chmod(0o755)
     sample.write_bytes(b"memory" * 1000)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-    monkeypatch.setattr(packing, "_LIMIT_S", 0.1)
+    monkeypatch.setattr(programs, "WHOLE_FILE_S", 0.1)
     with pytest.raises(BadOutputError, match="zstd failed"):
         packing.measure(sample)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import stat
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -115,6 +116,38 @@ def test_qemu_imgs_complaint_is_passed_on(store: Store, image: ImageFiles) -> No
     with pytest.raises(DriverError, match=r"qemu-img failed.*no-such-format") as caught:
         store.make("vn1", wrong, 1, b"")
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(("takes_s", "ends"), [(1000, True), (1e9, False)])
+def test_a_large_image_is_copied_although_that_takes_long(
+    store: Store, image: ImageFiles, monkeypatch: pytest.MonkeyPatch, takes_s: float, ends: bool
+) -> None:
+    """Over a minute for some gigabytes; where it never ends, nobody is told to install qemu-utils."""
+    real = subprocess.run
+
+    def slow(argv: list[str], *, timeout: float, **others: Any) -> Any:
+        if "convert" in argv and timeout < takes_s:
+            raise subprocess.TimeoutExpired(argv, timeout)
+        return real(argv, timeout=timeout, **others)
+
+    monkeypatch.setattr(subprocess, "run", slow)
+    store.claim("vn1", {"bm1"})
+    if ends:
+        store.make("vn1", image, 1, b"", full=True)
+        return
+    late = r"^vn1: qemu-img was ended because it took longer than 3600 s; see how fast"
+    with pytest.raises(DriverError, match=late):
+        store.make("vn1", image, 1, b"", full=True)
+
+
+def test_a_program_that_is_missing_is_named(
+    store: Store, image: ImageFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With the package that brings it."""
+    monkeypatch.setenv("PATH", "/nowhere")
+    store.claim("vn1", {"bm1"})
+    with pytest.raises(DriverError, match=r"cannot run qemu-img: No such file.*; install qemu-utils$"):
+        store.make("vn1", image, 1, b"")
 
 
 def test_the_console_shows_its_end(store: Store) -> None:

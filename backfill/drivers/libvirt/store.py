@@ -11,10 +11,10 @@ import contextlib
 import os
 import re
 import shutil
-import subprocess
 from collections.abc import Iterable
 from pathlib import Path
 
+from backfill.drivers.libvirt import programs
 from backfill.drivers.libvirt.connection.domain_xml import DomainFiles
 from backfill.drivers.libvirt.settings import ImageFiles
 from backfill.ports.errors import DriverError, NoCapacityError, RefusedError, UnreadableError, unreadable
@@ -23,7 +23,7 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}")
 # First bytes of a complete image. libvirt writes them last: an unfinished one starts otherwise.
 _COMPLETE = (b"LibvirtQemudSave", b"TestGuestMagic")
 _CONSOLE_BYTES = 16_384
-_QEMU_IMG_LIMIT_S = 60.0
+_QEMU_IMG_LIMIT_S = 60.0  # for what looks at a disk, or makes an empty one
 _QCOW2_MAGIC = b"QFI\xfb"
 _GIB = 1 << 30
 # How a clone's domain document names its parent's memory.
@@ -147,9 +147,9 @@ class Store:
         write_secret(files.console, b"")
         size = max(_virtual_bytes(image), disk_gb * _GIB)
         if full:
-            run_qemu_img(
-                name, "convert", "-q", "-f", image.disk_format, "-O", "qcow2", image.disk, files.disk
-            )
+            forms = ("-f", image.disk_format, "-O", "qcow2")
+            whole_s = programs.WHOLE_FILE_S
+            run_qemu_img(name, "convert", "-q", *forms, image.disk, files.disk, limit_s=whole_s)
             run_qemu_img(name, "resize", "-q", files.disk, str(size))
         else:
             run_qemu_img(
@@ -243,14 +243,9 @@ def folders_in(directory: Path) -> list[Path]:
         raise unreadable(directory.name, error, directory) from error
 
 
-def run_qemu_img(name: str, *arguments: str) -> str:
+def run_qemu_img(name: str, *arguments: str, limit_s: float = _QEMU_IMG_LIMIT_S) -> str:
     """Run qemu-img and return its output. DriverError of the fitting kind if it fails."""
-    try:
-        done = subprocess.run(
-            ["qemu-img", *arguments], capture_output=True, text=True, timeout=_QEMU_IMG_LIMIT_S, check=False
-        )
-    except (OSError, subprocess.TimeoutExpired) as error:
-        raise DriverError(name, f"cannot run qemu-img: {error}", "install qemu-utils") from error
+    done = programs.run(name, ["qemu-img", *arguments], limit_s)
     if done.returncode:
         problem = done.stderr.strip().replace("\n", " ")
         if "No space left" in problem:

@@ -11,7 +11,6 @@ import contextlib
 import errno
 import re
 import shutil
-import subprocess
 import threading
 import time
 from collections.abc import Iterator
@@ -19,6 +18,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from backfill.core.model.fleet import Checkpoint
+from backfill.drivers.libvirt import programs
 from backfill.drivers.libvirt.checkpoints import manifest as books
 from backfill.drivers.libvirt.checkpoints import packing
 from backfill.drivers.libvirt.checkpoints.manifest import Manifest, Part
@@ -37,7 +37,6 @@ from backfill.ports.errors import (
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 _MEMORY, _DISK, _SEED = "memory.save", "disk.qcow2", "seed.tar"
 _MB = 1_000_000
-_COPY_LIMIT_S = 3600.0
 _ABANDONED_S = 3600.0  # nobody fills a folder so slowly
 _CP = ("cp", "--preserve=mode", "--reflink=auto", "--sparse=always")
 
@@ -326,16 +325,7 @@ def _link(name: str, source: Path, target: Path) -> None:
 
 def copy_file(name: str, source: Path, target: Path) -> None:
     """Make a copy that shares blocks where the file system can, and keeps holes."""
-    try:
-        done = subprocess.run(
-            [*_CP, str(source), str(target)],
-            capture_output=True,
-            text=True,
-            timeout=_COPY_LIMIT_S,
-            check=False,
-        )
-    except (OSError, subprocess.TimeoutExpired) as error:
-        raise DriverError(name, f"cannot copy {source}: {error}") from error
+    done = programs.run(name, [*_CP, str(source), str(target)], programs.WHOLE_FILE_S)
     if done.returncode:
         kind = NoCapacityError if "No space left" in done.stderr else DriverError
         raise kind(name, f"cannot copy {source}: {done.stderr.strip()}")

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import shutil
-import subprocess
 import threading
 from pathlib import Path
 
 from backfill.core.model.fleet import Checkpoint, InstanceState
+from backfill.drivers.libvirt import programs
 from backfill.drivers.libvirt.checkpoints import save_image
 from backfill.drivers.libvirt.checkpoints.folders import untouched_s
 from backfill.drivers.libvirt.checkpoints.manifest import Manifest
@@ -159,17 +159,9 @@ def _prepare(pool: Pool, manifest: Manifest, scratch: Path) -> tuple[str, Path]:
 
 def _check_disk(name: str, disk: Path) -> None:
     try:
-        done = subprocess.run(
-            ["qemu-img", "check", "-q", str(disk)],
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=_CHECK_LIMIT_S,
-        )
-    except (OSError, subprocess.TimeoutExpired) as error:
-        raise UnreadableError(
-            name, f"its disk was not checked: {error}", "see that qemu-utils is installed, and try again"
-        ) from error
+        done = programs.run(name, ["qemu-img", "check", "-q", str(disk)], _CHECK_LIMIT_S)
+    except DriverError as error:
+        raise UnreadableError(name, f"its disk was not checked: {error.problem}", error.remedy) from error
     said = " ".join((done.stderr.strip() or done.stdout.strip()).split())
     if done.returncode == _CORRUPT:
         raise BadOutputError(name, f"its disk is damaged: {said}")

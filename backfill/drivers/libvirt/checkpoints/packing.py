@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
+from backfill.drivers.libvirt import programs
 from backfill.ports.errors import BadOutputError, DriverError, NoCapacityError
 
 _LEVELS = (1, 3)
 _SAMPLE_BYTES = 16 << 20
 _CHUNK = 1 << 20
-_LIMIT_S = 3600.0
 _MB = 1_000_000
 # Saving less than this share is not worth the CPU time of packing and unpacking.
 _WORTH = 0.15
@@ -83,14 +83,14 @@ def _timed(subject: str, arguments: list[str], source: IO[bytes], target: IO[byt
         try:
             child = subprocess.Popen(["zstd", "-q", *arguments], stdin=source, stdout=target, stderr=said)
         except OSError as error:
-            raise _missing(subject, error) from error
-        late = threading.Timer(_LIMIT_S, child.kill)
+            raise DriverError(subject, *programs.missing("zstd", error)) from error
+        late = threading.Timer(programs.WHOLE_FILE_S, child.kill)
         late.start()
         _, status, usage = os.wait4(child.pid, 0)
         late.cancel()
         child.returncode = os.waitstatus_to_exitcode(status)
         said.seek(0)
-        _check(subject, child.returncode, said.read())
+        _check(subject, child.returncode, said.read().decode(errors="replace"))
     target.seek(0, os.SEEK_END)
     return usage.ru_utime + usage.ru_stime
 
@@ -125,21 +125,14 @@ def checksum(path: Path) -> str:
 
 
 def _zstd(subject: str, arguments: list[str]) -> None:
-    try:
-        done = subprocess.run(["zstd", "-q", *arguments], capture_output=True, timeout=_LIMIT_S, check=False)
-    except (OSError, subprocess.TimeoutExpired) as error:
-        raise _missing(subject, error) from error
+    done = programs.run(subject, ["zstd", "-q", *arguments], programs.WHOLE_FILE_S)
     _check(subject, done.returncode, done.stderr)
 
 
-def _missing(subject: str, error: Exception) -> DriverError:
-    return DriverError(subject, f"cannot run zstd: {error}", "install zstd")
-
-
-def _check(subject: str, status: int, said: bytes) -> None:
+def _check(subject: str, status: int, said: str) -> None:
     if not status:
         return
-    problem = said.decode(errors="replace").strip().replace("\n", " ")
+    problem = said.strip().replace("\n", " ")
     if "No space left" in problem:
         raise NoCapacityError(subject, f"no room: {problem}", "free the shared directory")
     raise BadOutputError(subject, f"zstd failed: {problem}")
