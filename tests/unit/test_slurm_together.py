@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -12,7 +13,7 @@ import pytest
 
 from backfill.core.model.cluster import Node, NodeBase
 from backfill.core.model.quantities import parse_hostlist
-from backfill.drivers.slurm.registration import ROOM_NODE, UNPROVEN, Dynamic
+from backfill.drivers.slurm.registration import ROOM_NODE, UNPROVEN, Dynamic, Together
 from backfill.ports.errors import BusyError, DriverError, RefusedError, UnreachableError
 from backfill.ports.workload import NodeSpec
 
@@ -171,6 +172,33 @@ def test_silence_is_told_to_all_and_asked_once() -> None:
     ended = create(Dynamic(), table, [spec(1), spec(2), spec(3)])
     assert all(isinstance(error, UnreachableError) for error in ended)
     assert table.made == []
+
+
+def test_what_breaks_off_is_no_success_for_those_who_wait() -> None:
+    """As with a full disk: whoever did it has the error, the others are told to ask again."""
+    together: Together[str] = Together()
+    asked, goes_on = threading.Event(), threading.Event()
+
+    def work(wishes: Sequence[str]) -> dict[int, DriverError | None]:
+        asked.set()
+        goes_on.wait(60)
+        if "vn1" in wishes:
+            return {}
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with ThreadPoolExecutor() as pool:
+        first = pool.submit(together.want, "vn1", work)
+        assert asked.wait(60)
+        rest = [pool.submit(together.want, name, work) for name in ("vn2", "vn3", "vn4")]
+        while len(together._waiting) < len(rest):
+            threading.Event().wait(0.001)
+        goes_on.set()
+        errors = [each.exception() for each in rest]
+    assert first.exception() is None
+    assert sorted(type(error).__name__ for error in errors) == ["DriverError", "DriverError", "OSError"]
+    for error in errors:
+        assert "No space left on device" in str(error)
+        assert getattr(error, "retry", True)
 
 
 @pytest.mark.parametrize("again", [1, 2])

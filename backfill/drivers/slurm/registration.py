@@ -91,7 +91,10 @@ class Together(Generic[_Wish]):
         self._turn = threading.Lock()
 
     def want(self, wish: _Wish, work: Callable[[Sequence[_Wish]], Ends]) -> None:
-        """Have the wish carried out by `work`, mine or another's; raises its DriverError."""
+        """Have the wish carried out by `work`, mine or another's; raises its DriverError.
+
+        What else `work` raises is for whoever called it; the others hear that they may try again.
+        """
         ticket = _Ticket(wish)
         with self._list_lock:
             self._waiting.append(ticket)
@@ -104,13 +107,18 @@ class Together(Generic[_Wish]):
     def _carry_out(self, work: Callable[[Sequence[_Wish]], Ends]) -> None:
         with self._list_lock:
             batch, self._waiting = self._waiting, []
-        ends: Ends
+        ends: Ends = {}
         try:
             ends = work([ticket.wish for ticket in batch])
         except DriverError as error:
             ends = dict.fromkeys(range(len(batch)), error)
-        for place, ticket in enumerate(batch):
-            ticket.done, ticket.error = True, ends.get(place)
+        except BaseException as error:
+            broken_off = DriverError("Slurm", f"what others wanted at the same time failed: {error}")
+            ends = dict.fromkeys(range(len(batch)), broken_off)
+            raise
+        finally:
+            for place, ticket in enumerate(batch):
+                ticket.done, ticket.error = True, ends.get(place)
 
 
 class Dynamic:
