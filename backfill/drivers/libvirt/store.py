@@ -248,7 +248,7 @@ def run_qemu_img(name: str, *arguments: str, limit_s: float = _QEMU_IMG_LIMIT_S)
     done = programs.run(name, ["qemu-img", *arguments], limit_s)
     if done.returncode:
         problem = done.stderr.strip().replace("\n", " ")
-        if "No space left" in problem:
+        if programs.said_full(problem):
             raise NoCapacityError(name, f"no room for its disk: {problem}", "free the directory")
         raise DriverError(name, f"qemu-img failed: {problem}", "check the image's files")
     return done.stdout

@@ -327,7 +327,7 @@ def copy_file(name: str, source: Path, target: Path) -> None:
     """Make a copy that shares blocks where the file system can, and keeps holes."""
     done = programs.run(name, [*_CP, str(source), str(target)], programs.WHOLE_FILE_S)
     if done.returncode:
-        kind = NoCapacityError if "No space left" in done.stderr else DriverError
+        kind = NoCapacityError if programs.said_full(done.stderr) else DriverError
         raise kind(name, f"cannot copy {source}: {done.stderr.strip()}")
 
 

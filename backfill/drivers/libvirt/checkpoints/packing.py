@@ -81,7 +81,8 @@ def _timed(subject: str, arguments: list[str], source: IO[bytes], target: IO[byt
     """Run zstd from one file to another and return the seconds of CPU that it took."""
     with tempfile.TemporaryFile() as said:
         try:
-            child = subprocess.Popen(["zstd", "-q", *arguments], stdin=source, stdout=target, stderr=said)
+            argv, env = ["zstd", "-q", *arguments], programs.in_english()
+            child = subprocess.Popen(argv, stdin=source, stdout=target, stderr=said, env=env)
         except OSError as error:
             raise DriverError(subject, *programs.missing("zstd", error)) from error
         late = threading.Timer(programs.WHOLE_FILE_S, child.kill)
@@ -133,6 +134,6 @@ def _check(subject: str, status: int, said: str) -> None:
     if not status:
         return
     problem = said.strip().replace("\n", " ")
-    if "No space left" in problem:
+    if programs.said_full(problem):
         raise NoCapacityError(subject, f"no room: {problem}", "free the shared directory")
     raise BadOutputError(subject, f"zstd failed: {problem}")
