@@ -94,14 +94,21 @@ class TestHypervisor(Hypervisor):
 
 
 class WithoutWeights(TestHypervisor):
-    """A host that has no control group for CPU weights, and says so as libvirt does."""
+    """A host that has no control group for CPU weights, and says so as a German libvirtd does."""
 
     __test__ = False
 
     def start(self, name: str) -> int | None:
         if "<cputune>" in self.document(name):
-            raise RefusedError(name, "CPU tuning is not available on this host")
+            self._link.call(name, _refuse_weights)
         return super().start(name)
+
+
+def _refuse_weights(_connection: object) -> None:
+    error = libvirt.libvirtError("")
+    code, said = libvirt.VIR_ERR_CONFIG_UNSUPPORTED, "CPU-Gewichte gibt es auf diesem Rechner nicht"
+    error.err = (code, libvirt.VIR_FROM_QEMU, said, 2, None, None, None, -1, -1)
+    raise error
 
 
 class TestDriverRig:

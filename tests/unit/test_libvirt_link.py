@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -277,6 +278,24 @@ def test_driver_errors_pass_through(host: Host) -> None:
 def test_errors_are_typed(code: int, domain: int, text: str, expected: type[DriverError]) -> None:
     """The code decides; where it only says "failed", the layer and the text do."""
     assert kind_of(code, domain, text) is expected
+
+
+@pytest.mark.parametrize(
+    ("number", "expected"),
+    [
+        (errno.ENOSPC, NoCapacityError),
+        (errno.EDQUOT, NoCapacityError),
+        (errno.ENOMEM, NoCapacityError),
+        (errno.EIO, DriverError),
+        (-1, DriverError),
+    ],
+)
+def test_errors_of_the_system_are_typed_in_every_language(number: int, expected: type[DriverError]) -> None:
+    """libvirtd tells its errno; its words are of the language that it runs in."""
+    error = libvirt.libvirtError("")
+    code, said = libvirt.VIR_ERR_SYSTEM_ERROR, "Datei kann nicht geschrieben werden"
+    error.err = (code, libvirt.VIR_FROM_QEMU, said, 2, None, None, None, number, -1)
+    assert type(translate(error, "vn1", "bm2")) is expected
 
 
 def test_who_went_away_in_the_middle_is_told_in_our_words() -> None:

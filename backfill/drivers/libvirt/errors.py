@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+
 import libvirt
 
 from backfill.ports.errors import (
@@ -45,7 +47,14 @@ _BY_CODE: dict[int, type[DriverError]] = {
     libvirt.VIR_ERR_XML_DETAIL: RefusedError,
     libvirt.VIR_ERR_XML_INVALID_SCHEMA: RefusedError,
 }
-# For errors whose code says only "failed": what QEMU or the system wrote tells the kind.
+# Of an error of the system: its errno comes along from libvirtd (measured on 9.0).
+_BY_ERRNO: dict[int, type[DriverError]] = {
+    errno.ENOSPC: NoCapacityError,
+    errno.EDQUOT: NoCapacityError,
+    errno.ENOMEM: NoCapacityError,
+}
+# For errors whose code says only "failed". QEMU speaks English: libvirt starts it with LC_ALL=C. What
+# libvirt says in another language is a plain DriverError, after which the call is repeated.
 _BY_TEXT: tuple[tuple[str, type[DriverError]], ...] = (
     ("No space left on device", NoCapacityError),
     ("Cannot allocate memory", NoCapacityError),
@@ -61,9 +70,10 @@ _BY_TEXT: tuple[tuple[str, type[DriverError]], ...] = (
 _LINK_DOMAINS = frozenset({libvirt.VIR_FROM_RPC, libvirt.VIR_FROM_REMOTE})
 
 
-def kind_of(code: int, domain: int, text: str) -> type[DriverError]:
+def kind_of(code: int, domain: int, text: str, number: int = 0) -> type[DriverError]:
     """Return the typed error that stands for libvirt's `code` (virErrorNumber) from `domain`.
 
+    `number`: errno, where the code is that of an error of the system.
     An error without a code (0) is the binding's own: libvirt's was lost, as when libvirtd dies in
     the middle of a call. Then nobody knows what came of it, whatever the text says.
     """
@@ -73,6 +83,8 @@ def kind_of(code: int, domain: int, text: str) -> type[DriverError]:
         return _BY_CODE[code]
     if domain in _LINK_DOMAINS:
         return UnreachableError
+    if code == libvirt.VIR_ERR_SYSTEM_ERROR and number in _BY_ERRNO:
+        return _BY_ERRNO[number]
     for part, kind in _BY_TEXT:
         if part in text:
             return kind
@@ -82,6 +94,15 @@ def kind_of(code: int, domain: int, text: str) -> type[DriverError]:
 def lost(error: libvirt.libvirtError) -> bool:
     """Return True if libvirt did not answer: what was asked is not known."""
     return _kind(error) is UnreachableError
+
+
+def is_unsupported(error: DriverError) -> bool:
+    """Return True if libvirt said that the host cannot have a domain as its document describes it."""
+    cause = error.__cause__
+    return (
+        isinstance(cause, libvirt.libvirtError)
+        and cause.get_error_code() == libvirt.VIR_ERR_CONFIG_UNSUPPORTED
+    )
 
 
 def translate(error: libvirt.libvirtError, subject: str, host: str) -> DriverError:
@@ -95,7 +116,8 @@ def translate(error: libvirt.libvirtError, subject: str, host: str) -> DriverErr
 
 
 def _kind(error: libvirt.libvirtError) -> type[DriverError]:
-    return kind_of(error.get_error_code() or 0, error.get_error_domain() or 0, _text(error))
+    code, domain = error.get_error_code() or 0, error.get_error_domain() or 0
+    return kind_of(code, domain, _text(error), error.get_int1() or 0)
 
 
 def _text(error: libvirt.libvirtError) -> str:

@@ -17,6 +17,7 @@ from backfill.drivers.libvirt.clones.building import parent_of
 from backfill.drivers.libvirt.clones.forking import fork
 from backfill.drivers.libvirt.connection.domain_xml import Memory, NumaPlace, domain_xml, mac_address
 from backfill.drivers.libvirt.devices.plugging import sweep
+from backfill.drivers.libvirt.errors import is_unsupported
 from backfill.drivers.libvirt.guest.keys import key_place, read_key
 from backfill.drivers.libvirt.guest.seed import (
     ENTROPY_BYTES,
@@ -42,8 +43,8 @@ from backfill.ports.errors import (
 _Made = TypeVar("_Made")
 _log = logging.getLogger(__name__)
 _ENDED = (InstanceState.OFF, InstanceState.CRASHED)
-# What libvirt says where the control group for CPU weights is missing.
-_NO_WEIGHTS = ("CPU tuning is not available", "controller")
+# What libvirt says where the control group for CPU weights cannot be used, and its code says only "failed".
+_NO_WEIGHTS = "controller"
 
 
 def create(pool: Pool, spec: InstanceSpec) -> None:
@@ -118,12 +119,15 @@ def _files_of(pool: Pool, name: str) -> ImageFiles:
 
 
 def _with_weights(pool: Pool, work: Callable[[Hardware], _Made]) -> _Made:
-    """Do it; where the host has no CPU weights, without them."""
+    """Do it; where the host has no CPU weights, without them.
+
+    A document that it does not support for another reason fails once more, with the same words.
+    """
     hardware = pool.config.hardware
     try:
         return work(hardware)
     except DriverError as error:
-        if hardware.cpu_shares is None or not any(part in str(error) for part in _NO_WEIGHTS):
+        if hardware.cpu_shares is None or not (is_unsupported(error) or _NO_WEIGHTS in error.problem):
             raise
         return work(replace(hardware, cpu_shares=None))
 

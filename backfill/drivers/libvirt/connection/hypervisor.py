@@ -252,7 +252,11 @@ class Hypervisor:
         self._link.call(name, work, self._limits.long_s)
 
     def has_image(self, name: str, path: Path) -> bool | None:
-        """Return True if libvirtd there finds a complete memory image at `path`; None: it cannot tell."""
+        """Return True if libvirtd there finds a complete memory image at `path`; None: it cannot tell.
+
+        Only its words tell half an image from one that it cannot read. In another language than
+        English they tell nothing: then that is not known either.
+        """
 
         def work(connection: Any) -> bool | None:
             try:
