@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -56,7 +57,7 @@ class SuiteError(Exception):
 def python() -> str:
     """Return the Python of the environment that the suite needs, made on first use from its lock file."""
     argv = [sys.executable, str(ROOT / "packaging/tools.py"), "conformance"]
-    environment = {"PYTHONPATH": str(ROOT)}
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}  # with the way to the package index
     done = subprocess.run(argv, capture_output=True, text=True, check=False, env=environment)
     if done.returncode:
         raise SuiteError(f"the suite's environment cannot be made: {done.stderr.strip()}")
