@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
 
+from backfill.lab.waiting import wait_until
 from tests.real.condor_rig import COMPLETED, PoolRig, ads
 from tests.real.daemon_rig import REQUEUE
 
@@ -23,6 +24,7 @@ PILOTS: dict[str, Any] = {"name": "pilots", "like": "condor", "partitions": ["ht
 # Ours, and what a site does that has no backfill: whoever wants a host ends what is there.
 OURS: dict[str, Any] = {"workloads": [PILOTS]}
 KILLING: dict[str, Any] = {"ladder": [REQUEUE], "victims": {"protect_after": 0}}
+_SPEAKS_WITHIN_S = 60.0
 _LIMIT_MIN = 4  # what the owners of high-priority jobs ask for, less than a pilot's patience
 
 
@@ -120,6 +122,7 @@ def play(pool: PoolRig, name: str, draw: Draw, policy: dict[str, Any], *, patien
     _turns(pool, draw, began_s, result, patient=patient)
     ended_s = time.time()
     result.capacity_s = (ended_s - began_s) * len(rig.lab.hosts)
+    _back_at_work(pool, ended_s)
     _take_stock(pool, named, (began_s, ended_s), result)
     pool.clear()
     rig.begin()  # what a payload says in a second run is no fault here
@@ -159,6 +162,23 @@ def _has_ended(pool: PoolRig, host: str, since_s: float) -> bool:
     there = {name for name, node in pool.cluster.nodes().items() if node["host"] == host}
     lines = [line.split() for line in pool.cluster.tally()]
     return any(words[4] == "end" and words[6] in there and float(words[0]) > since_s for words in lines)
+
+
+def _back_at_work(pool: PoolRig, since_s: float) -> None:
+    """Wait until what stands still at the end of the day has said another word: it is not lost."""
+    rig = pool.cluster
+
+    def away() -> set[str]:
+        return {name for name, node in rig.nodes().items() if node["phase"] not in ("booting", "ready")}
+
+    def spoke() -> set[str]:
+        words = (line.split() for line in rig.tally())
+        return {word[-1] for word in words if float(word[0]) > since_s}
+
+    still = away()
+    rig.until(lambda: not still & away(), what="the return of what stood still")
+    # One that was lost says nothing more; that is told in the table.
+    wait_until(lambda: still <= spoke(), _SPEAKS_WITHIN_S)
 
 
 def _take_stock(pool: PoolRig, named: dict[str, str], span: tuple[float, float], result: DayResult) -> None:
