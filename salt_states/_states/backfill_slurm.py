@@ -40,7 +40,11 @@ def _hold(policy, program, look, act, wrong):
             told |= {"result": None, "changes": {"slurm": todo}, "comment": "would be changed"}
         elif todo:
             done = _ask(program, policy, act, (0,))
-            told |= {"changes": {"slurm": done["diff"] or todo}, "comment": "Slurm has taken it"}
+            if act == ("apply",) and not done["diff"]:
+                # It is made, and slurm.conf does not include it yet.
+                told |= {"result": False, "comment": "; ".join(done["notes"])}
+            else:
+                told |= {"changes": {"slurm": done["diff"] or todo}, "comment": "Slurm has taken it"}
     except RuntimeError as error:
         told |= {"result": False, "comment": str(error)}
     return told

@@ -52,6 +52,16 @@ def test_a_difference_is_applied_by_the_transaction(state: Any, tmp_path: Path) 
     assert called(tmp_path)[1:] == ["slurm apply --config /p.yaml --json"]
 
 
+def test_a_file_that_slurm_conf_does_not_include_is_not_taken(state: Any, tmp_path: Path) -> None:
+    """The first run makes it, empty; what the site has to do then is said, and the state has failed."""
+    made = """'{"diff": "", "notes": ["backfill.conf is made, and empty", "add the line"]}'"""
+    told = state.applied(
+        "/p.yaml", program(tmp_path, DIFFERS.replace("""*) echo '{"diff": "+a"}'""", f"*) echo {made}"))
+    )
+    assert (told["result"], told["changes"]) == (False, {})
+    assert told["comment"] == "backfill.conf is made, and empty; add the line"
+
+
 def test_a_test_run_only_looks(state: Any, tmp_path: Path) -> None:
     state.__dict__["__opts__"] = {"test": True}
     told = state.applied("/p.yaml", program(tmp_path, DIFFERS))
