@@ -190,3 +190,14 @@ def test_a_job_is_ended_only_in_the_run_that_was_meant(verb: str) -> None:
     for found in (site(AGAIN, state=None), site(job("7"), state=InstanceState.PAUSED)):
         end_job(found.outside, action)
         assert found.done == []
+
+
+def test_a_job_is_left_alone_while_nobody_knows_which_generation_is_there() -> None:
+    """Its host shows an instance that has lost its notes: it may hold the very copy."""
+    action = act.RequeueJob(subject="vn1", generation=1, reason="a test", job_id="7", restarts=0, host="bm1")
+    found = site(job("7"), state=InstanceState.UNKNOWN, problem="its metadata is gone")
+    assert found.place is not None
+    found.place = replace(found.place, tag=Tag("c", "vn1", 0))
+    told = end_job(found.outside, action)
+    assert found.done == []
+    assert "its metadata is gone" in str(told[0])

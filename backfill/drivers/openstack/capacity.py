@@ -12,7 +12,7 @@ from typing import Any
 
 from backfill.core.model.quantities import NOTHING, Resources
 from backfill.drivers.openstack.api.cloud import Cloud
-from backfill.drivers.openstack.api.states import Server, mark, seconds, wanted_back
+from backfill.drivers.openstack.api.states import Server, noted_size, seconds, wanted_back
 from backfill.drivers.openstack.servers import volumes
 from backfill.ports.errors import DriverError
 
@@ -178,7 +178,7 @@ def size_of(server: Server) -> Resources:
 
 def asked_of(server: Server) -> Resources:
     """Return what it asks of the quota."""
-    return Resources(int(mark(server, "cpus") or 0), int(mark(server, "memory_mb") or 0))
+    return noted_size(server)
 
 
 def _why_down(service: dict[str, Any]) -> str | None:

@@ -12,7 +12,7 @@ from backfill.core.model.quantities import NOTHING, Resources
 from backfill.drivers.openstack.api.cloud import Cloud
 from backfill.drivers.openstack.api.errors import FOREIGN, translate
 from backfill.drivers.openstack.api.link import ApiLink
-from backfill.drivers.openstack.api.states import Server, fault_of, host_of, instance_of, mark
+from backfill.drivers.openstack.api.states import Server, fault_of, instance_of, mark, node_of
 from backfill.drivers.openstack.capacity import Gauge, pool_room
 from backfill.drivers.openstack.guest import command
 from backfill.drivers.openstack.guest.handover import Handover
@@ -63,12 +63,12 @@ class OpenStackProvider:
         try:
             every = cloud.board.fresh().values()
             self._tell_strays(cloud, every)
-            servers = [s for s in every if self._is_on(cloud, s, host)]
+            servers = [s for s in every if cloud.place_of(s) == host]
             self._handover.look(cloud, servers)
             room = self._room(cloud, host)
         except DriverError as error:
             return HostObservation(seen_s, Host(host, None, NOTHING, False, str(error)))
-        instances = {str(s["name"]): instance_of(s, host) for s in _working_last(servers)}
+        instances = {node_of(s): instance_of(s, host) for s in _working_last(servers)}
         seen = Host(
             host,
             None,
@@ -181,16 +181,13 @@ class OpenStackProvider:
             self._room(cloud, host)
         return cloud
 
-    def _is_on(self, cloud: Cloud, server: Server, host: str) -> bool:
-        return host_of(server, cloud.computes) == host
-
     def _tell_strays(self, cloud: Cloud, servers: Iterable[Server]) -> None:
         """Say once which of ours no host of the policy file accounts for: it had another name."""
         entry, found = cloud.link.cloud, []
         for server in servers:
-            host = host_of(server, cloud.computes)
+            host = cloud.place_of(server)
             if host not in self._config.places:
-                found.append(f"{server['name']} ({host})")
+                found.append(f"{node_of(server)} ({host})")
         found.sort()
         if found and found != self._strays.get(entry):
             _LOG.warning(
@@ -238,5 +235,5 @@ class OpenStackProvider:
 
 
 def _working_last(servers: list[Server]) -> list[Server]:
-    """Of two servers with one name, the one that works is shown."""
+    """Of two servers of one node, the one that works is shown."""
     return sorted(servers, key=lambda s: s.get("status") != "ERROR")

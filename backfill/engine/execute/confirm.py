@@ -123,6 +123,10 @@ def _left_there(outside: Outside, action: act.RequeueJob | act.CancelJob) -> Rea
     if action.restarts is None or not action.host:
         return None
     there = outside.providers[action.host].read(action.host, action.subject)
-    if there is None or there.tag.generation != action.generation:
+    if there is None:
+        return None
+    if there.state is InstanceState.UNKNOWN:  # it may be of any generation
+        return because(Code.INSTANCE_UNKNOWN, host=action.host, said=Words(there.problem))
+    if there.tag.generation != action.generation:
         return None
     return _intact(action.host, there)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -10,10 +11,11 @@ from email.utils import parsedate_to_datetime
 from typing import Any
 
 from backfill.drivers.openstack.api.link import ApiLink
-from backfill.drivers.openstack.api.states import GONE, Server, cluster_tag, is_ours
+from backfill.drivers.openstack.api.states import GONE, Server, cluster_tag, is_ours, node_of, recalled
 from backfill.drivers.openstack.settings import Patience
 from backfill.ports.errors import BadOutputError, DriverError, NotFoundError
 
+_LOG = logging.getLogger("backfill.openstack")
 # What has changed is asked for with so much overlap: clocks and lists may lag.
 _OVERLAP_S = 10.0
 
@@ -40,6 +42,7 @@ class Board:
         self._error: DriverError | None = None
         self._since = ""  # from when on changes are asked for, in the cloud's time
         self._full_due_s = 0.0
+        self._lost: dict[str, tuple[str, ...]] = {}  # which notes, as was told of last
         self._looked_s: dict[str, float] = {}  # when a server was last read by itself
 
     # --- asking --------------------------------------------------------------------------------
@@ -66,8 +69,8 @@ class Board:
             return list(self._servers.values())
 
     def named(self, name: str) -> list[Server]:
-        """Fresh: ours of this name, the oldest first; more than one only after a mishap."""
-        found = [s for s in self.fresh().values() if s["name"] == name]
+        """Fresh: ours of this node, the oldest first; more than one only after a mishap."""
+        found = [s for s in self.fresh().values() if node_of(s) == name]
         return sorted(found, key=lambda s: (str(s.get("created")), str(s["id"])))
 
     def watch(
@@ -97,7 +100,7 @@ class Board:
             self._looked_s[server_id] = began_s
             if server is None:
                 self._servers.pop(server_id, None)
-            else:
+            elif server_id in self._servers or is_ours(server, self._cluster):
                 self._servers = {**self._servers, server_id: server}
         return server
 
@@ -135,13 +138,13 @@ class Board:
         found: dict[str, Server] = {}
         for page, said in self._pages(query):
             date = date or said
-            found |= {str(server["id"]): server for server in page}
+            found |= {str(server["id"]): self._whole(server) for server in page}
         known = self._servers
         after = {} if whole else dict(known)
         for server_id, server in found.items():
             if server.get("status") in GONE:
                 after.pop(server_id, None)
-            elif is_ours(server, self._cluster) or (server_id in known and _is_partial(server)):
+            elif server_id in known or is_ours(server, self._cluster):
                 after[server_id] = _later(known.get(server_id), server)
         if whole:
             after |= self._missed(known, found)
@@ -165,7 +168,7 @@ class Board:
 
     def _missed(self, known: dict[str, Server], found: dict[str, Server]) -> dict[str, Server]:
         """Look at each server that a list does not show: lists lag, and only a look says that it is gone."""
-        missing = {i: self._read_one(i, str(s["name"])) for i, s in known.items() if i not in found}
+        missing = {i: self._read_one(i, node_of(s)) for i, s in known.items() if i not in found}
         return {i: known[i] if _is_partial(s) else s for i, s in missing.items() if s is not None}
 
     def _pages(self, query: dict[str, str]) -> Iterator[tuple[list[Server], str]]:
@@ -184,7 +187,24 @@ class Board:
         except NotFoundError:
             return None
         server: dict[str, Any] = body["server"]
-        return None if server.get("status") in GONE else server
+        return None if server.get("status") in GONE else self._whole(server)
+
+    def _whole(self, server: Server) -> Server:
+        """Return it with the notes that somebody has taken from it since we saw it first; say so once."""
+        server_id = str(server["id"])
+        whole, lost = recalled(server, self._servers.get(server_id))
+        if lost and lost != self._lost.get(server_id):
+            _LOG.warning(
+                "server %s of %s has lost its metadata %s, which is remembered only until the daemon "
+                "stops; put it back with `openstack server set %s %s`",
+                server_id,
+                node_of(whole),
+                ", ".join(lost),
+                " ".join(f"--property {key}={whole['metadata'][key]}" for key in lost),
+                server_id,
+            )
+            self._lost[server_id] = lost
+        return whole
 
 
 def _later(known: Server | None, seen: Server) -> Server:

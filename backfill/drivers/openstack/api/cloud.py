@@ -24,6 +24,7 @@ from backfill.drivers.openstack.api.states import (
     host_of,
     instance_of,
     mark,
+    node_of,
 )
 from backfill.drivers.openstack.settings import OpenStackConfig
 from backfill.ports.errors import BusyError, NoCapacityError, NotFoundError, RefusedError, UnreachableError
@@ -51,7 +52,7 @@ class Cloud:
 
     def find(self, host: str, name: str) -> Server | None:
         """Our server of this name on this host, fresh; None when the host does not have it."""
-        found = [s for s in self.board.named(name) if host_of(s, self.computes) == host]
+        found = [s for s in self.board.named(name) if self.place_of(s) == host]
         # After a creation whose answer was lost there may be two for a moment: a working one first.
         found.sort(key=lambda s: s.get("status") == "ERROR")
         return found[0] if found else None
@@ -62,6 +63,11 @@ class Cloud:
         if server is None:
             raise NotFoundError(name, f"{host} has no such instance of ours")
         return server
+
+    def place_of(self, server: Server) -> str:
+        """Return the host of ours that it is on; where no note tells, the only one that this cloud is."""
+        places = [host for host, place in self.config.places.items() if place.cloud == self.link.cloud]
+        return host_of(server, self.computes) or (places[0] if len(places) == 1 else "")
 
     def id_of(self, service: str, kind: str, name: str, subject: str) -> str:
         """Find the id of an image, flavour, network …, by name or id; RefusedError if there is none."""
@@ -139,7 +145,7 @@ class Cloud:
 
     def metadata(self, server: Server, key: str, value: str | None) -> None:
         """Set one of the server's notes, or remove it with None; the board shows it after."""
-        name, path = str(server["name"]), f"/servers/{server['id']}/metadata/{key}"
+        name, path = node_of(server), f"/servers/{server['id']}/metadata/{key}"
         if value is None:
             with suppress(NotFoundError):
                 self.link.delete("compute", path, name)
@@ -170,7 +176,7 @@ class Cloud:
         fault = fault_of(server) if server.get("status") == "ERROR" else ""
         if not fault:
             return
-        _log.warning("%s is in ERROR: %s", server["name"], fault)
+        _log.warning("%s is in ERROR: %s", node_of(server), fault)
         if is_no_room(fault):
             self.backoff.back_off(choice_of(mark(server, "choice")), fault, time.monotonic())
 

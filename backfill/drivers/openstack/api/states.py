@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from datetime import datetime
 from typing import Any
 from uuid import UUID
@@ -46,6 +47,9 @@ _STATES = {
 _MARK = "backfill_"
 AWAITS_KEY = f"{_MARK}awaits_key"  # set: its guest has not got the munge key yet
 RESTORED = f"{_MARK}restored"  # set: a suspended server counts as restored, see `moving.restore`
+# Without these nobody knows which instance it is, and what it takes; `recalled` keeps these and more.
+_NEEDED = ("node", "generation", "cpus", "memory_mb", "address")
+_KEPT = (*_NEEDED, "cluster", "host", "choice")
 RECLAIM = f"{_MARK}reclaim"  # set by the cloud's operator, who wants the server's room back
 
 
@@ -92,8 +96,28 @@ def mark(server: Server, key: str) -> str:
 
 
 def is_ours(server: Server, cluster: str) -> bool:
-    """Return True if the server belongs to this cluster and exists."""
-    return mark(server, "cluster") == cluster and server.get("status") not in GONE
+    """Return True if the server belongs to this cluster, by our note or our tag, and exists."""
+    marked = mark(server, "cluster") == cluster or cluster_tag(cluster) in server.get("tags", ())
+    return marked and server.get("status") not in GONE
+
+
+def node_of(server: Server) -> str:
+    """Return whose server it is, by our note or the tag that it alone has.
+
+    Its name is no more than what people see: anybody in the project may change it. It counts only
+    where nothing else is left.
+    """
+    return _who(server)[1] or str(server["name"])
+
+
+def recalled(server: Server, known: Server | None) -> tuple[Server, tuple[str, ...]]:
+    """Return it with what it had noted in `known` of who it is and now lacks, and the lost notes' keys."""
+    if known is None or "metadata" not in server:
+        return server, ()
+    now, before = server["metadata"], known.get("metadata", {})
+    keys = (f"{_MARK}{key}" for key in _KEPT)
+    lost = {key: before[key] for key in keys if before.get(key) and not now.get(key)}
+    return ({**server, "metadata": {**now, **lost}} if lost else server), tuple(lost)
 
 
 def host_of(server: Server, computes: dict[str, str]) -> str:
@@ -122,10 +146,11 @@ def state_of(server: Server) -> InstanceState:
 
 def _problem_of(server: Server) -> str | None:
     """Say why it is not known what became of a server, with the next step, or None."""
-    if _generation(server) is None:
+    if missing := _missing(server):
+        properties = " ".join(f"--property {key}={key.removeprefix(_MARK).upper()}" for key in missing)
         return (
-            f"its metadata {_MARK}generation is gone or damaged, so that nobody knows which one "
-            f"it is; put it back with `openstack server set --property {_MARK}generation=NUMBER`"
+            f"its metadata {', '.join(missing)} is gone or damaged, so that nobody knows which one it "
+            f"is; put it back with `openstack server set {properties} {server.get('id')}`"
         )
     if state_of(server) is not InstanceState.UNKNOWN:
         return None
@@ -139,14 +164,13 @@ def _problem_of(server: Server) -> str | None:
 
 def instance_of(server: Server, host: str) -> Instance:
     """Our picture of a server of ours."""
-    generation, problem = _generation(server), _problem_of(server)
-    tag = Tag(mark(server, "cluster"), mark(server, "node"), generation or 0)
+    (cluster, node, generation), problem = _who(server), _problem_of(server)
     return Instance(
-        name=str(server["name"]),
+        name=node_of(server),
         host=host,
         state=InstanceState.UNKNOWN if problem else state_of(server),
-        tag=tag,
-        resources=Resources(_number(mark(server, "cpus")), _number(mark(server, "memory_mb"))),
+        tag=Tag(cluster, node, generation or 0),
+        resources=noted_size(server),
         boot_s=seconds(str(server.get("created", ""))),
         wanted_back=wanted_back(server),
         no_room=_no_room(server) or "",
@@ -154,14 +178,40 @@ def instance_of(server: Server, host: str) -> Instance:
     )
 
 
-def _generation(server: Server) -> int | None:
-    """Return its generation, by our note or by the tag that it alone has; None: there is neither."""
-    said = mark(server, "generation")
-    if said.isdigit():
-        return int(said)
-    start = f"{cluster_tag(mark(server, 'cluster'))}.{mark(server, 'node')}."
-    ends = (str(t).removeprefix(start) for t in server.get("tags", ()) if str(t).startswith(start))
-    return next((int(end) for end in ends if end.isdigit()), None)
+def noted_size(server: Server) -> Resources:
+    """Return the size that was asked for, as we noted it; nothing where that is lost."""
+    return Resources(_number(mark(server, "cpus")), _number(mark(server, "memory_mb")))
+
+
+def _missing(server: Server) -> list[str]:
+    """Return the keys of the notes without which nothing may be done to it, and that no tag replaces."""
+    _, node, generation = _who(server)
+    numbers = noted_size(server)
+    there = (node, generation is not None, numbers.cpus, numbers.memory_mb, mark(server, "address"))
+    return [f"{_MARK}{key}" for key, found in zip(_NEEDED, there, strict=True) if not found]
+
+
+def _who(server: Server) -> tuple[str, str, int | None]:
+    """Return its cluster, node and generation, each by our note or by the tag that it alone has.
+
+    Empty, or None: there is neither.
+    """
+    cluster, node, said = (mark(server, key) for key in ("cluster", "node", "generation"))
+    tagged = next(_in_tags(server, cluster), None)
+    if tagged is None or node not in ("", tagged.node):
+        return cluster, node, int(said) if said.isdecimal() else None
+    return cluster or tagged.cluster, tagged.node, int(said) if said.isdecimal() else tagged.generation
+
+
+def _in_tags(server: Server, cluster: str) -> Iterator[Tag]:
+    """Take unique tags apart; where they begin with the tag of a cluster tells where its name ends."""
+    tags = [str(tag) for tag in server.get("tags", ())]
+    start = cluster_tag("")
+    for whose in (*tags, cluster_tag(cluster)):
+        for tag in tags:
+            node, _, number = tag.removeprefix(f"{whose}.").rpartition(".")
+            if whose.startswith(start) and tag.startswith(f"{whose}.") and node and number.isdecimal():
+                yield Tag(whose.removeprefix(start), node, int(number))
 
 
 def wanted_back(server: Server) -> str:
@@ -204,4 +254,4 @@ def is_id(name: str) -> bool:
 
 
 def _number(text: str) -> int:
-    return int(text) if text.isdigit() else 0
+    return int(text) if text.isdecimal() else 0

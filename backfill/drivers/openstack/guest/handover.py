@@ -17,7 +17,7 @@ from pathlib import Path
 
 from backfill.core.model.fleet import InstanceState
 from backfill.drivers.openstack.api.cloud import Cloud
-from backfill.drivers.openstack.api.states import AWAITS_KEY, Server, mark, state_of
+from backfill.drivers.openstack.api.states import AWAITS_KEY, Server, mark, node_of, state_of
 from backfill.drivers.openstack.guest import command
 from backfill.drivers.openstack.settings import Guest
 from backfill.ports.errors import DriverError, RefusedError, UnreachableError
@@ -78,7 +78,7 @@ class Handover:
             self._pool.submit(self._work, cloud, server)
 
     def _work(self, cloud: Cloud, server: Server) -> None:
-        server_id, name = str(server["id"]), str(server["name"])
+        server_id, name = str(server["id"]), node_of(server)
         try:
             if self._hand_over(server):
                 cloud.metadata(server, AWAITS_KEY, None)
@@ -96,7 +96,7 @@ class Handover:
 
     def _hand_over(self, server: Server) -> bool:
         """Return True if the guest has it now; one that boots does not answer for a while."""
-        key, name = read_key(self._config), str(server["name"])
+        key, name = read_key(self._config), node_of(server)
         address = mark(server, "address").split("/")[0]
         deadline_s = time.monotonic() + _TURN_S
         while True:

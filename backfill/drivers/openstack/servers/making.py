@@ -16,10 +16,10 @@ from backfill.drivers.openstack.api.states import (
     TASK,
     Server,
     cluster_tag,
-    host_of,
     instance_of,
     is_ours,
     metadata_of,
+    node_of,
     unique_tag,
 )
 from backfill.drivers.openstack.guest.handover import read_key
@@ -90,7 +90,7 @@ def _is_there(cloud: Cloud, spec: InstanceSpec) -> bool:
                 f"cloud {cloud.link.cloud} has a server of this name that is not ours",
                 "delete or rename it, or choose other names in instances.names",
             )
-        seen = instance_of(server, host_of(server, cloud.computes))
+        seen = instance_of(server, cloud.place_of(server))
         if seen.state is InstanceState.UNKNOWN:
             raise UnreadableError(spec.name, seen.problem)
         if seen.state in (InstanceState.OFF, InstanceState.CRASHED):
@@ -108,15 +108,19 @@ def _is_there(cloud: Cloud, spec: InstanceSpec) -> bool:
 
 
 def by_name(cloud: Cloud, name: str) -> list[Server]:
-    """Every server of exactly this name in the project, ours or not, the oldest first."""
+    """Every server of ours of this node, and others' of exactly its name, the oldest first."""
     answer = cloud.link.get("compute", "/servers/detail", name, name=f"^{name}$")
-    found = [s for s in answer.entries("servers") if s.get("status") not in GONE]
-    on_board = [s for s in cloud.board.fresh().values() if s["name"] == name]
-    listed = {s["id"] for s in found}
-    return sorted(
-        [*found, *(s for s in on_board if s["id"] not in listed)],
-        key=lambda s: (str(s.get("created")), str(s["id"])),
-    )
+    every, cluster = cloud.board.fresh(), cloud.config.cluster
+    found = [
+        s
+        for s in answer.entries("servers")
+        if s.get("status") not in GONE
+        and str(s["id"]) not in every
+        # One of ours may have been given the name of another one.
+        and (not is_ours(s, cluster) or node_of(s) == name)
+    ]
+    on_board = [s for s in every.values() if node_of(s) == name]
+    return sorted([*found, *on_board], key=lambda s: (str(s.get("created")), str(s["id"])))
 
 
 def _body(cloud: Cloud, spec: InstanceSpec, choice: Choice, image_id: str) -> dict[str, Any]:
@@ -233,9 +237,9 @@ def _look_for(cloud: Cloud, spec: InstanceSpec) -> str | None:
 
 # --- the end -----------------------------------------------------------------------------------
 def delete(cloud: Cloud, host: str, name: str) -> None:
-    """Remove every server of ours of this name from `host`, and their port."""
+    """Remove every server of ours of this node from `host`, and their port."""
     with cloud.changing(name):
-        found = [s for s in cloud.board.named(name) if host_of(s, cloud.computes) == host]
+        found = [s for s in cloud.board.named(name) if cloud.place_of(s) == host]
         for server in found:
             _remove(cloud, server)
         # One on another host of this cloud keeps its port.
@@ -245,7 +249,7 @@ def delete(cloud: Cloud, host: str, name: str) -> None:
 
 def _remove(cloud: Cloud, server: Server) -> None:
     """Delete one server and see it gone; one on which Nova hangs is deleted by force."""
-    server_id, name = str(server["id"]), str(server["name"])
+    server_id, name = str(server["id"]), node_of(server)
     cloud.remember_given_back(server)
     going = volumes.going_with(cloud.link, server)
     try:

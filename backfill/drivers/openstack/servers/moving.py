@@ -14,8 +14,8 @@ from backfill.drivers.openstack.api.states import (
     TASK,
     Server,
     describe,
-    host_of,
-    mark,
+    node_of,
+    noted_size,
     state_of,
 )
 from backfill.ports.errors import BusyError, NotFoundError, RefusedError
@@ -67,7 +67,7 @@ def suspend(cloud: Cloud, host: str, name: str) -> float:
         if RESTORED in server.get("metadata", {}):  # a thaw came to its end without this
             cloud.metadata(server, RESTORED, None)
         _act(cloud, server, "suspend", {"suspend": None}, lambda s: s["status"] == "SUSPENDED")
-    return float(mark(server, "memory_mb") or 0)
+    return float(noted_size(server).memory_mb)
 
 
 def restore(cloud: Cloud, host: str, name: str) -> None:
@@ -150,7 +150,7 @@ def refused(name: str, host: str, target: str) -> RefusedError:
 
 def _check_arrival(cloud: Cloud, name: str, target: str) -> None:
     server = cloud.find(target, name)
-    if server is None or host_of(server, cloud.computes) != target:
+    if server is None or cloud.place_of(server) != target:
         raise BusyError(
             name,
             f"Nova did not move it to {target}; it is where it was",
@@ -160,7 +160,7 @@ def _check_arrival(cloud: Cloud, name: str, target: str) -> None:
 
 def _live(cloud: Cloud, server: Server, compute: str, target: str) -> None:
     _need(server, _RUNNING, _PAUSED)
-    name, before = str(server["name"]), server["status"]
+    name, before = node_of(server), server["status"]
 
     def is_back(seen: Server) -> bool:
         """As before, and where it was: not by a list alone, which may lag."""
@@ -202,13 +202,13 @@ def _is_active(server: Server) -> bool:
 def _need(server: Server, *states: InstanceState) -> None:
     if server.get(TASK):
         raise BusyError(
-            str(server["name"]),
+            node_of(server),
             f"it is {describe(server)}",
             "if that does not end, the cloud's operator must reset its state",
         )
     if state_of(server) not in states:
         wanted = " or ".join(states)
-        raise BusyError(str(server["name"]), f"it is {describe(server)}, not {wanted}")
+        raise BusyError(node_of(server), f"it is {describe(server)}, not {wanted}")
 
 
 def _act(
@@ -223,7 +223,7 @@ def _act(
 
     `failed`: it will not come any more, which the caller tells.
     """
-    server_id, name = str(server["id"]), str(server["name"])
+    server_id, name = str(server["id"]), node_of(server)
 
     def settled(seen: Server | None) -> bool:
         if seen is None or seen["status"] == "ERROR":

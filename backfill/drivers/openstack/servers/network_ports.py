@@ -27,17 +27,12 @@ def ensure(cloud: Cloud, spec: InstanceSpec) -> str:
     elsewhere = port is not None and (
         address not in _addresses(port) or str(port.get("network_id", network)) != network
     )
-    if port is not None and (elsewhere or _left_behind(cloud, port)):
+    if port is not None and (elsewhere or port.get("device_id")) and not _owner(cloud, port):
         _delete(cloud, port, spec.name)
         port = None
     if port is None:
         port = _make(cloud, spec.name, network, address)
-    if port.get("device_id"):
-        raise BusyError(
-            spec.name,
-            f"its port {port['name']} still belongs to server {port['device_id']}",
-            "delete that server, or take the port away from it",
-        )
+    _check_free(cloud, port, spec.name)
     return str(port["id"])
 
 
@@ -51,16 +46,30 @@ def network_of(cloud: Cloud, spec: InstanceSpec) -> str:
     return cloud.id_of("network", "network", name, spec.name)
 
 
-def _left_behind(cloud: Cloud, port: Port) -> bool:
-    """Return True if it still names a server that is gone: Nova gives ports back late, or never."""
+def _owner(cloud: Cloud, port: Port) -> str:
+    """Return the id of the living server that has it, or empty.
+
+    It may name one that is gone: Nova gives ports back late, or never.
+    """
     owner = str(port.get("device_id") or "")
-    return bool(owner) and cloud.board.refresh(owner, str(port["name"])) is None
+    return owner if owner and cloud.board.refresh(owner, str(port["name"])) is not None else ""
+
+
+def _check_free(cloud: Cloud, port: Port, subject: str) -> None:
+    """Raise BusyError if a living server has it: without its port that would be cut off at work."""
+    if owner := _owner(cloud, port):
+        raise BusyError(
+            subject,
+            f"its port {port['name']} still belongs to server {owner}",
+            "delete that server, or take the port away from it",
+        )
 
 
 def remove(cloud: Cloud, name: str) -> None:
-    """Delete the port of an instance that is gone."""
+    """Delete the port of an instance that is gone; BusyError if a living server has it after all."""
     port = _find(cloud, name)
     if port is not None:
+        _check_free(cloud, port, name)
         _delete(cloud, port, name)
 
 

@@ -7,7 +7,7 @@ from contextlib import suppress
 from typing import Any
 
 from backfill.drivers.openstack.api.link import ApiLink
-from backfill.drivers.openstack.api.states import Server
+from backfill.drivers.openstack.api.states import Server, node_of
 from backfill.drivers.openstack.settings import OpenStackConfig
 from backfill.ports.errors import BusyError, NoCapacityError, NotFoundError, RefusedError, UnreachableError
 
@@ -71,10 +71,10 @@ def going_with(link: ApiLink, server: Server) -> list[str]:
     ids = [str(v["id"]) for v in server.get(_ATTACHED, []) if v.get("delete_on_termination")]
     for volume_id in ids:
         try:
-            _status(link, volume_id, str(server["name"]))
+            _status(link, volume_id, node_of(server))
         except UnreachableError as error:
             raise UnreachableError(
-                str(server["name"]),
+                node_of(server),
                 f"its volume would be left behind: {error.problem}",
                 "it is deleted once Cinder answers again",
             ) from error
