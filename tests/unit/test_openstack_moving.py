@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import time
+from dataclasses import replace
 from typing import Any
 
 import pytest
+from openstack import exceptions as sdk
 
 from backfill.core.model.fleet import InstanceState
 from backfill.drivers.openstack.api.board import Board
 from backfill.drivers.openstack.api.cloud import Cloud
 from backfill.drivers.openstack.api.link import Answer
 from backfill.drivers.openstack.api.states import HOST, POWER, RESTORED, Server, state_of
-from backfill.drivers.openstack.servers.moving import cancel, migrate, suspend
+from backfill.drivers.openstack.provider import OpenStackProvider
+from backfill.drivers.openstack.servers.moving import cancel, migrate, suspend, thaw
 from backfill.drivers.openstack.settings import CloudPlace, Guest, OpenStackConfig, Patience, Shape
 from backfill.ports.errors import BadOutputError, BusyError, NotFoundError
 from tests.unit.test_openstack_asking import MemoryLink
@@ -96,3 +100,55 @@ def test_a_picture_that_cannot_be_read_is_nobodys_fresh_one() -> None:
     for _ in range(2):
         with pytest.raises(BadOutputError, match="servers: cloud east answered what cannot be"):
             board.fresh()
+
+
+class GatewayLink(ActingLink):
+    """A gateway answers every action with an error; `heard`: after Nova has begun with it."""
+
+    def __init__(self, status: str, *, code: int = 503, heard: bool = False) -> None:
+        super().__init__(status)
+        self.code, self.heard, self.sent = code, heard, list[str]()
+
+    def post(self, service: str, path: str, subject: str, body: dict[str, Any]) -> Answer:
+        self.sent += body
+        if self.heard:
+            self.server["status"] = "ACTIVE"
+        raise sdk.HttpException(message="the gateway is overloaded", http_status=self.code)
+
+    def pause_before(self, attempt: int, rest_s: float = 0.0) -> None:
+        """Nobody waits in a test."""
+
+
+@pytest.mark.parametrize("code", [429, 503])
+@pytest.mark.parametrize(("status", "what"), [("PAUSED", "unpause"), ("SUSPENDED", "resume")])
+def test_what_lets_a_server_run_is_sent_once(status: str, what: str, code: int) -> None:
+    """A minute later its job may have begun elsewhere: whoever wants it again asks the fence again."""
+    link = GatewayLink(status, code=code)
+    link.server["metadata"][RESTORED] = "1"
+    with pytest.raises(BusyError, match=f"vn1: Nova was asked to {what} it, and nothing shows"):
+        thaw(cloud_of(link), "east", "vn1", time.monotonic())
+    assert link.sent == [what]
+
+
+def test_a_thaw_whose_answer_is_lost_is_seen() -> None:
+    """It was heard, and so it is done."""
+    link = GatewayLink("PAUSED", heard=True)
+    thaw(cloud_of(link), "east", "vn1", time.monotonic())
+    assert link.sent == ["unpause"]
+
+
+def test_nothing_is_let_run_by_an_old_answer_of_the_fence() -> None:
+    """Until the server was found, the cloud was asked again and again."""
+    link = GatewayLink("PAUSED")
+    with pytest.raises(BusyError, match=r"vn1: cloud east took 60 s to tell of it.*asked about anew"):
+        thaw(cloud_of(link), "east", "vn1", time.monotonic() - 60)
+    assert link.sent == []
+
+
+def test_the_fence_ages_from_the_beginning_of_the_call() -> None:
+    """What is asked of the cloud before counts, too."""
+    link, config = GatewayLink("PAUSED"), cloud_of(ActingLink("PAUSED")).config
+    config = replace(config, patience=replace(PATIENCE, fence_s=0))
+    with pytest.raises(BusyError, match="its jobs may have been given back meanwhile"):
+        OpenStackProvider(config, lambda *given: link).thaw("east", "vn1")
+    assert link.sent == []

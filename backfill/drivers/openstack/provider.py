@@ -121,8 +121,9 @@ class OpenStackProvider:
         moving.pause(self._alive(host), host, name)
 
     def thaw(self, host: str, name: str, *, shut: bool = False) -> None:
-        """Let its CPUs go on."""
-        moving.thaw(self._alive(host), host, name)
+        """Let its CPUs go on; BusyError where that would be long after the fence was asked."""
+        asked_s = time.monotonic()
+        moving.thaw(self._alive(host), host, name, asked_s)
 
     def suspend(self, host: str, name: str) -> float:
         """Memory to the compute host's disk, from running only; returns its size in MB."""

@@ -22,6 +22,7 @@ class Patience:
     """Limits of waiting, seconds."""
 
     call_s: float = 20.0  # one request
+    fence_s: float = 10.0  # of a call that lets a server run: its answer about the jobs is older after that
     act_s: float = 120.0  # until a server is seen in the state that was asked for
     settle_s: float = 30.0  # until a server appears whose creation was not confirmed
     poll_s: float = 0.25  # between two lists while something is awaited

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import assert_never
 
 from backfill.core.model import actions as act
 from backfill.core.model import changes as ch
 from backfill.core.model.fence import judge, unknown_runs
+from backfill.core.model.lifecycle import HeldJob
 from backfill.core.model.readiness import MUNGE, Fact
 from backfill.core.model.sentences import sentence, sentences
 from backfill.engine.looking import Outside, guests_now, read_instance, read_node_and_jobs
@@ -16,6 +18,8 @@ from backfill.ports.capabilities import GuestFence, Prover, Throttler
 from backfill.ports.errors import BusyError, DriverError, RefusedError
 
 _LOG = logging.getLogger("backfill.guest")
+# From the fence's answer until the CPUs run: the provider's own checks, and one request to its cloud.
+_THAW_MAY_TAKE_S = 30.0
 
 
 def _throttle(outside: Outside, action: act.ThrottleInstance) -> list[ch.Change]:
@@ -38,12 +42,32 @@ def _thaw(outside: Outside, action: act.ThawInstance) -> list[ch.Change]:
         raise RefusedError(action.subject, f"not thawed: {sentences(doubt)}")
     if action.held and not verdict.keep:
         raise RefusedError(action.subject, "not thawed: Slurm holds none of its jobs any more")
+    _check_time_left(outside, action, verdict.keep)
     # While it still stands still: from its first moment on slurmctld may ask who it is.
     outside.manager.vouch(action.subject)
     # Of work that may be stale by the time its guest can be told, nothing may get out.
     shut = any(job.patience is not None for job in action.held)
     outside.providers[action.host].thaw(action.host, action.subject, shut=shut)
     return read_instance(outside, action.host, action.subject)
+
+
+def _check_time_left(outside: Outside, action: act.ThawInstance, held: Sequence[HeldJob]) -> None:
+    """Raise BusyError if the patience of a job may be over by the time its CPUs run.
+
+    A guest with a fence is told which jobs are stale before they run. No other guest can be.
+    """
+    if isinstance(outside.providers[action.host], GuestFence):
+        return
+    for job in held:
+        if job.patience is None:
+            continue
+        left_s = job.patience.over_s - outside.clock.now()
+        if left_s < min(_THAW_MAY_TAKE_S, job.patience.left_s / 2):
+            raise BusyError(
+                action.subject,
+                f"not thawed: the patience of job {job.id} ends in {left_s:.0f} s, and on {action.host} "
+                "a thaw may take that long",
+            )
 
 
 def in_guest(outside: Outside, action: act.GuestAction) -> list[ch.Change]:

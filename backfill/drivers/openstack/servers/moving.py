@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -32,17 +33,20 @@ def pause(cloud: Cloud, host: str, name: str) -> None:
         _act(cloud, server, "pause", {"pause": None}, lambda s: s.get("status") == "PAUSED")
 
 
-def thaw(cloud: Cloud, host: str, name: str) -> None:
-    """PAUSED to RUNNING; for one that was restored, this is when Nova really resumes it."""
+def thaw(cloud: Cloud, host: str, name: str, asked_s: float) -> None:
+    """PAUSED to RUNNING; for one that was restored, this is when Nova really resumes it.
+
+    `asked_s`: when the fence had just been asked, monotonic.
+    """
     with cloud.changing(name):
         server = cloud.need(host, name)
         if state_of(server) is _RUNNING and not server.get(TASK):
             return
         _need(server, _PAUSED)
         if server["status"] == "PAUSED":
-            _act(cloud, server, "unpause", {"unpause": None}, _is_active)
+            _let_run(cloud, server, "unpause", asked_s)
             return
-        _act(cloud, server, "resume", {"resume": None}, _is_active)
+        _let_run(cloud, server, "resume", asked_s)
         cloud.metadata(server, RESTORED, None)
 
 
@@ -211,6 +215,24 @@ def _need(server: Server, *states: InstanceState) -> None:
         raise BusyError(node_of(server), f"it is {describe(server)}, not {wanted}")
 
 
+def _let_run(cloud: Cloud, server: Server, what: str, asked_s: float) -> None:
+    """Send once what lets its CPUs go on, and only while the fence's answer is fresh.
+
+    Its jobs may be given back to Slurm meanwhile, or their patience may end: whoever calls anew asks
+    the fence anew. BusyError then, and where Nova does not seem to have heard it.
+    """
+    name = node_of(server)
+    late_s = time.monotonic() - asked_s
+    if late_s > cloud.config.patience.fence_s:
+        raise BusyError(
+            name,
+            f"cloud {cloud.link.cloud} took {late_s:.0f} s to tell of it, and its jobs may have been given "
+            "back meanwhile",
+            "they are asked about anew; see what makes the cloud slow if that does not end",
+        )
+    _act(cloud, server, what, {what: None}, _is_active, once=True)
+
+
 def _act(
     cloud: Cloud,
     server: Server,
@@ -218,10 +240,12 @@ def _act(
     body: dict[str, Any],
     came: Callable[[Server], bool],
     failed: Callable[[Server], bool] = lambda server: False,
+    *,
+    once: bool = False,
 ) -> None:
     """Ask, then watch the common list until it came; asked again only when nothing has begun.
 
-    `failed`: it will not come any more, which the caller tells.
+    `failed`: it will not come any more, which the caller tells. `once`: BusyError in place of asking again.
     """
     server_id, name = str(server["id"]), node_of(server)
 
@@ -230,19 +254,35 @@ def _act(
             return True
         return not seen.get(TASK) and (came(seen) or failed(seen))
 
-    for attempt in range(cloud.config.patience.tries):
-        if _asked(cloud, server_id, name, body) or attempt == cloud.config.patience.tries - 1:
-            break
-        cloud.link.pause_before(attempt)
-        seen = cloud.board.refresh(server_id, name)
-        if seen is None or seen.get(TASK) or came(seen):
-            break  # it was heard after all
+    _ask(cloud, server, what, body, came, once=once)
     done, last = cloud.board.watch(server_id, settled, cloud.config.patience.act_s)
     if last is not None and last["status"] == "ERROR":
         fault = last.get("fault", {}).get("message", "no reason is given")
         raise BusyError(name, f"Nova failed to {what} it: {fault}")
     if not done or last is None:
         raise cloud.overdue(name, what, last)
+
+
+def _ask(
+    cloud: Cloud,
+    server: Server,
+    what: str,
+    body: dict[str, Any],
+    came: Callable[[Server], bool],
+    *,
+    once: bool,
+) -> None:
+    """Send the action until it was heard, as far as a look can tell; only one time if `once`."""
+    server_id, name, tries = str(server["id"]), node_of(server), cloud.config.patience.tries
+    for attempt in range(tries):
+        if _asked(cloud, server_id, name, body) or (attempt == tries - 1 and not once):
+            return
+        cloud.link.pause_before(attempt)
+        seen = cloud.board.refresh(server_id, name)
+        if seen is None or seen.get(TASK) or came(seen):
+            return  # it was heard after all
+        if once:
+            raise BusyError(name, f"Nova was asked to {what} it, and nothing shows that it has heard that")
 
 
 def _asked(cloud: Cloud, server_id: str, name: str, body: dict[str, Any]) -> bool:
