@@ -119,6 +119,46 @@ def test_a_refusal_is_not_fetched_again_and_again(tmp_path: Path, monkeypatch: p
         link.get("compute", "/servers", "vn1")
 
 
+class Session:
+    """What Keystone says of a credential: its project."""
+
+    def __init__(self, project: str) -> None:
+        self.project = project
+
+    def get_token(self) -> str:
+        return "token"
+
+    def get_project_id(self) -> str:
+        return self.project
+
+
+class Signed:
+    """A connection that a cloud has let in."""
+
+    def __init__(self, project: str) -> None:
+        self.session, self.closed = Session(project), False
+
+    def close(self) -> None:
+        self.closed = True
+
+
+def test_a_credential_of_another_project_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All servers would be gone there; another credential of the same project is taken."""
+    file = tmp_path / "clouds.yaml"
+    file.write_text(entry())
+    made = [Signed(project) for project in ("A", "B", "A")]
+    left = iter(made)
+    monkeypatch.setattr("backfill.drivers.openstack.api.link.Connection", lambda config: next(left))
+    monkeypatch.setattr("backfill.drivers.openstack.api.link._REFUSED_REST_S", 0.0)
+    link = ApiLink("east", str(file), Patience(tries=1))
+    assert link.project_id("vn1") == "A"
+    link.close()
+    with pytest.raises(RefusedError, match=r"now means project B, and the instances are in A; put a cred"):
+        link.get("compute", "/servers", "vn1")
+    assert made[1].closed
+    assert link.project_id("vn1") == "A"
+
+
 def test_nobody_at_the_address_is_told_briefly(tmp_path: Path) -> None:
     """The address and the system's word for it."""
     found = told(tmp_path, entry())

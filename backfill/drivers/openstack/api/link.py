@@ -57,6 +57,7 @@ class ApiLink:
         self._jitter = random.Random(cloud)  # noqa: S311 - spreads retries, hides nothing
         self._connection: Connection | None = None
         self._refused: tuple[float, Exception | None] = (0.0, None)  # until when, why
+        self._project: str | None = None  # of the first session: the instances are in it
         self._connecting = threading.Lock()  # one at a time: whoever comes meanwhile gets the same
 
     def get(self, service: str, path: str, subject: str, **query: str) -> Answer:
@@ -171,6 +172,19 @@ class ApiLink:
                     raise
             return self._connection
 
+    def _check_project(self, made: Connection) -> None:
+        """Refuse another project than the first one: there all of our servers would seem gone."""
+        project = made.session.get_project_id()
+        if self._project not in (None, project):
+            made.close()
+            raise RefusedError(
+                self.cloud,
+                f"clouds.yaml now means project {project}, and the instances are in {self._project}",
+                "put a credential of that project there; to leave it for good, first remove the "
+                "instances, then restart the daemon",
+            )
+        self._project = project
+
     def _connect(self) -> Connection:
         """Sign in, so that a mistake in clouds.yaml is told as one, and not by a later request."""
         # What it has to say comes with the errors as well.
@@ -183,6 +197,7 @@ class ApiLink:
             made = Connection(config=region)
             with _signing_in():
                 made.session.get_token()
+            self._check_project(made)
         except (*FOREIGN, DriverError):
             raise
         except Exception as error:  # a wrong word, a certificate's file that is missing …
