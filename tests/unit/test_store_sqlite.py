@@ -87,6 +87,25 @@ def test_a_creation_that_was_cut_off_is_begun_anew(tmp_path: Path) -> None:
     assert not (tmp_path / "j.db.new").exists()
 
 
+def test_the_wal_of_a_journal_that_was_moved_away_is_set_aside(tmp_path: Path) -> None:
+    """Left behind after a power cut, it is not replayed into the new journal, nor thrown away."""
+    path, wal = tmp_path / "j.db", tmp_path / "j.db-wal"
+    for number in (1, 2):
+        old = SqliteJournal(tmp_path / f"old{number}.db")
+        old.append(entry(text="x" * 100, i=i) for i in range(2000))
+        frames = (tmp_path / f"old{number}.db-wal").read_bytes()
+        old.close()
+        wal.write_bytes(frames)
+        Path(f"{path}-shm").write_bytes(b"an index of it")
+        new = SqliteJournal(path)
+        assert list(new.read()) == []
+        new.append([entry()])
+        new.close()
+        assert (tmp_path / f"j.db-wal.stray{number}").read_bytes() == frames
+        assert (tmp_path / f"j.db-shm.stray{number}").read_bytes() == b"an index of it"
+        path.unlink()
+
+
 # --- readers and writers -----------------------------------------------------------------------
 
 

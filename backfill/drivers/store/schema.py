@@ -7,6 +7,7 @@ import sqlite3
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import count
 from pathlib import Path
 from urllib.parse import quote
 
@@ -16,7 +17,7 @@ from backfill.ports.errors import BadOutputError, BusyError, DriverError, Refuse
 
 _APPLICATION = 0x62666C6A  # "bflj" in the header of the file: it is ours
 _WAIT_S = 5.0
-MOVE_AWAY = "move the file away, or name another one; nothing in it was changed"
+MOVE_AWAY = "move the file away with its -wal and -shm, or name another one; nothing in it was changed"
 
 _TABLES = f"""
     PRAGMA auto_vacuum = INCREMENTAL;
@@ -64,9 +65,21 @@ def build(path: Path) -> None:
             _migrate(db)
         finally:
             db.close()
+        _set_aside(Path(f"{path}-wal"))
+        _set_aside(Path(f"{path}-shm"))
         builder.replace(path)
     except sqlite3.Error as error:
         raise sqlite_trouble(path, error) from error
+
+
+def _set_aside(leftover: Path) -> None:
+    """Rename what belongs to a journal that was moved away: SQLite would replay it into the new one.
+
+    It is kept, because it may hold the last records of that journal.
+    """
+    if leftover.exists():
+        names = (Path(f"{leftover}.stray{number}") for number in count(1))
+        leftover.rename(next(name for name in names if not name.exists()))
 
 
 def open_checked(path: Path, *, writable: bool) -> sqlite3.Connection:
@@ -137,8 +150,8 @@ def _check(path: Path) -> int:
                 str(path),
                 f"was written by a newer backfill (journal version {version}, this one reads up "
                 f"to {VERSION})",
-                "use that backfill, or move the file away: instances are found by their tags then "
-                "and go on; nothing in it was changed",
+                "use that backfill, or move the file away with its -wal and -shm: instances are found "
+                "by their tags then and go on; nothing in it was changed",
             )
         faults = db.execute("PRAGMA quick_check(1)").fetchone()[0]
         if faults != "ok":
