@@ -143,6 +143,21 @@ def test_what_others_bring_to_the_master_is_never_seen(connect: Connect) -> None
     assert listed.startswith(b"run what ext_pillar or another file server")
 
 
+def test_keys_of_earlier_generations_are_void_once_the_name_is_enrolled(
+    connect: Connect, tmp_path: Path
+) -> None:
+    """Also those that could not be forgotten when their instances went; others keep theirs."""
+    key = {"private": "p", "public": "q", "master": "m"}
+    accepted = {"accepted": ["vn1.g2", "vn1.g3", "vn11.g2", "bm1"]}
+    salt = connect({"keys": accepted, "delete_key": {}, "states": RENDERED, "make_key": key})
+    salt.enrol("vn1", 4, "10.0.0.1/16")
+    assert [(a["verb"], a["id"]) for a in asked(tmp_path) if a["verb"] != "states"] == [
+        ("delete_key", "vn1.g2"),
+        ("delete_key", "vn1.g3"),
+        ("make_key", "vn1.g4"),
+    ]
+
+
 @pytest.mark.parametrize(
     ("found", "told"),
     [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from typing import assert_never
 
 from backfill.core.model import actions as act
@@ -13,6 +14,7 @@ from backfill.engine.looking import Outside, read_instance
 from backfill.ports.capabilities import Abandoner, ParentKeeper
 from backfill.ports.errors import DriverError, RefusedError
 
+_LOG = logging.getLogger("backfill.instances")
 _CONSOLE_LINES = 12
 
 
@@ -44,9 +46,23 @@ def _delete(outside: Outside, action: act.DeleteInstance) -> list[ch.Change]:
     if not told:
         told = _last_words(outside, action) if action.last_words else []
         outside.providers[action.host].delete(action.host, action.subject)
-        if outside.provisioner is not None:
-            outside.provisioner.expel(action.subject, action.generation)
+        _expel(outside, action)
     return told + read_instance(outside, action.host, action.subject)
+
+
+def _expel(outside: Outside, action: act.DeleteInstance) -> None:
+    """Forget the key of an instance that is gone; its jobs do not wait for a provisioner that is out.
+
+    Whoever enrols the name next makes that key void.
+    """
+    if outside.provisioner is None:
+        return
+    try:
+        outside.provisioner.expel(action.subject, action.generation)
+    except DriverError as error:
+        _LOG.warning(
+            "%s is gone, but its key is accepted until its name is enrolled anew: %s", action.subject, error
+        )
 
 
 def _suspend(outside: Outside, action: act.SuspendInstance) -> list[ch.Change]:
@@ -96,8 +112,7 @@ def _abandon(outside: Outside, action: act.DeleteInstance) -> list[ch.Change]:
     provider = outside.providers[action.host]
     if isinstance(provider, Abandoner):
         provider.abandon(action.host, action.subject)
-    if outside.provisioner is not None:
-        outside.provisioner.expel(action.subject, action.generation)
+    _expel(outside, action)
     return [ch.InstanceGone(action.host, action.subject, outside.clock.now())]
 
 
