@@ -166,7 +166,9 @@ def pool_changes(world: World, seen: PoolObservation | None, problem: str) -> li
     known = world.pilots.pool
     if seen is None:
         return [ch.PoolRead(replace(known, problem=problem))] if known.problem != problem else []
-    return [ch.PoolRead(PoolPicture(seen.seen_s, seen.idle))] if seen.seen_s >= known.seen_s else []
+    if seen.seen_s < known.seen_s:
+        return []
+    return [ch.PoolRead(PoolPicture(seen.seen_s, seen.idle, silent=tuple(seen.silent)))]
 
 
 def _odd_host(world: World, seen: HostObservation) -> Reason | None:

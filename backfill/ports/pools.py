@@ -28,11 +28,13 @@ class PoolObservation:
     """A pool at one moment. `seen_s`: epoch seconds when reading began, by the machine's clock.
 
     `idle`: payloads that wait for a pilot. `runs`: those that have ended lately, the oldest first.
+    `silent`: parts of the pool that did not answer, by name; nothing is known of what is there.
     """
 
     seen_s: float
     idle: int
     runs: Sequence[PayloadRun] = ()
+    silent: Sequence[str] = ()
 
 
 class PayloadPool(Protocol):

@@ -70,7 +70,9 @@ def refuses(asked: CondorPool, kind: type[DriverError], said: str) -> None:
 
 def test_what_waits_and_what_has_ended(tmp_path: Path, tokens: Path) -> None:
     """The oldest run comes first."""
-    asked = pool(tokens, answering(tmp_path, {"idle": 3, "runs": [RUN, EARLIER]}))
+    asked = pool(
+        tokens, answering(tmp_path, {"idle": 3, "runs": [RUN, EARLIER], "answered": 1, "silent": {}})
+    )
     seen = asked.observe()
     asked.close()
     assert seen.idle == 3
@@ -106,6 +108,86 @@ def test_a_python_without_the_bindings_is_named(tmp_path: Path, tokens: Path) ->
     said = {"error": {"said": "/usr/bin/python3 has no HTCondor bindings (No module named 'htcondor')"}}
     asked = pool(tokens, python(tmp_path, f"print({json.dumps(said)!r}, flush=True)"))
     refuses(asked, UnreachableError, "/usr/bin/python3 has no HTCondor bindings")
+
+
+# HTCondor's bindings, whose access points behave as they are called.
+_BINDINGS = """
+import os, signal
+
+class AdType:
+    Schedd = 1
+
+class Collector:
+    def query(self, kind, projection):
+        return [{{"Name": name}} for name in {names!r}]
+
+class Schedd:
+    def __init__(self, place):
+        self.name = place["Name"]
+
+    def query(self, constraint, projection, limit):
+        if self.name == "refuses":
+            raise RuntimeError("Failed to fetch ads")
+        if self.name == "ends":
+            os._exit(3)
+        return [{{"ClusterId": 1}}] * min(3, limit)
+
+    def jobEpochHistory(self, constraint, projection, match):
+        while self.name.startswith("hangs"):
+            signal.pause()
+        return [{{"ClusterId": 1, "ProcId": 0, "EpochWriteDate": 9, "MachineAttrSlurmJob0": "7"}}]
+
+def version():
+    return "25"
+"""
+
+
+def with_bindings(tmp_path: Path, names: list[str]) -> str:
+    """An interpreter with bindings for a pool of these access points; it runs what it is given."""
+    (tmp_path / "htcondor2.py").write_text(_BINDINGS.format(names=names))
+    (tmp_path / "classad2.py").write_text("def ExprTree(text):\n    return text\n")
+    body = f"sys.path.insert(0, {str(tmp_path)!r})\nimport runpy\n"
+    return python(tmp_path, f"{body}runpy.run_path(sys.argv[1], run_name='__main__')")
+
+
+def test_access_points_that_are_silent_do_not_silence_the_others(
+    tmp_path: Path, tokens: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """However they are silent, and however many: the others have been heard, and the log names them once."""
+    silent = ["ends", "hangs1", "hangs2", "refuses"]
+    asked = pool(tokens, with_bindings(tmp_path, ["ap1", *silent, "ap2"]), within_s=6.0)
+    assert asked.reads_constraint()  # the interpreter has started
+    for _ in range(2):
+        seen = asked.observe()
+        assert (seen.idle, list(seen.silent)) == (6, silent)
+        assert [(run.id, run.pilot) for run in seen.runs] == [("ap1#1.0#0", "7"), ("ap2#1.0#0", "7")]
+    assert caplog.text.count("access point hangs1 does not answer (it said nothing in time), ") == 1
+    assert caplog.text.count("access point refuses does not answer (Failed to fetch ads)") == 1
+    asked.close()
+
+
+def test_no_more_payloads_are_counted_than_were_asked_for(tmp_path: Path, tokens: Path) -> None:
+    """Each access point tells as many as that, and nobody wants them all; more than are asked at once."""
+    names = [f"ap{number}" for number in range(20)]
+    asked = pool(tokens, with_bindings(tmp_path, names), within_s=60.0, most_idle=50)
+    seen = asked.observe()
+    assert (seen.idle, len(seen.runs), list(seen.silent)) == (50, 20, [])
+    asked.close()
+
+
+def test_a_pool_without_an_access_point_that_answers(tmp_path: Path, tokens: Path) -> None:
+    """Each is named with what was said of it, and the token is not blamed."""
+    told = (
+        r"access point ends does not answer \(HTCondor's library ended the process that asked\), access "
+        r"point refuses does not answer \(Failed to fetch ads\); see that its condor_schedd runs, and"
+    )
+    interpreter = with_bindings(tmp_path, ["refuses", "ends"])
+    refuses(pool(tokens, interpreter, within_s=60.0), UnreachableError, told)
+    refuses(
+        pool(tokens, interpreter, within_s=60.0, constraint="1"), UnreachableError, r"see condor\.constraint"
+    )
+    write(tokens, exp=1_700_000_000)
+    refuses(pool(tokens, interpreter, within_s=60.0), RefusedError, "expired at 2023-11-14")
 
 
 REFUSED = {"error": {"said": "Failed communication with collector."}}

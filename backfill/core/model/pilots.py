@@ -16,6 +16,7 @@ class PoolPicture:
     seen_s: float = 0.0
     idle: int = 0  # payloads that wait for a pilot
     problem: str = ""  # why the latest question has no answer
+    silent: tuple[str, ...] = ()  # access points without an answer: more may wait there
 
 
 def mark_of(slot: int) -> str:

@@ -43,7 +43,8 @@ def plan_supply(builder: PlanBuilder) -> None:
     there = [job for job in pilots if _lives(job)]
     asked = _under_way(builder, there)
     wanted = supply.wanted(_offer(builder, there, len(asked)))
-    _withdraw(builder, there, wanted.surplus)
+    # More may wait at an access point that is silent: that is no sign either.
+    _withdraw(builder, there, 0 if builder.world.pilots.pool.silent else wanted.surplus)
     why = _send(builder, pilots, {_slot(job) for job in there} | asked, wanted)
     if why is not None:
         builder.refuse("cluster", Goal.PILOT, why)

@@ -10,7 +10,7 @@ import pwd
 import socket
 import stat
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -36,6 +36,19 @@ class TokensSeen:
 def explain(config: CondorConfig, said: str) -> DriverError:
     """Return the error for a question without an answer, of which HTCondor has said this."""
     return look_at_tokens(config.tokens).problem or _network(config) or _rest(config, said)
+
+
+def none_answers(config: CondorConfig, silent: Mapping[str, str]) -> DriverError:
+    """Return the error for a pool whose collector answers, and none of its access points."""
+    remedy = "see that its condor_schedd runs, and can be reached from here"
+    if config.constraint:
+        remedy = f"{remedy}; see condor.constraint"
+    return look_at_tokens(config.tokens).problem or UnreachableError(SUBJECT, silent_told(silent), remedy)
+
+
+def silent_told(silent: Mapping[str, str]) -> str:
+    """Say which access points do not answer, and what HTCondor says of each."""
+    return ", ".join(f"access point {name} does not answer ({said})" for name, said in sorted(silent.items()))
 
 
 def _rest(config: CondorConfig, said: str) -> DriverError:

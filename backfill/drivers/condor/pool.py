@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from backfill.drivers.child import Child
-from backfill.drivers.condor.diagnosis import SUBJECT, explain
+from backfill.drivers.condor.diagnosis import SUBJECT, explain, none_answers, silent_told
 from backfill.drivers.condor.settings import CondorConfig
 from backfill.ports.errors import BadOutputError
 from backfill.ports.pools import PayloadRun, PoolObservation
 
+_LOG = logging.getLogger(__name__)
 _SCRIPT = Path(__file__).with_name("pool_child.py")
+# The access points have this share of the time; the rest is for the start and the collector.
+_ACCESS_POINTS = 0.7
 
 
 class CondorPool:
@@ -22,6 +27,7 @@ class CondorPool:
     def __init__(self, config: CondorConfig) -> None:
         self._config = config
         self._child = Child([config.python, str(_SCRIPT)], _environment(config), SUBJECT, config.within_s)
+        self._silent: frozenset[str] = frozenset()
 
     def observe(self) -> PoolObservation:
         """See PayloadPool."""
@@ -31,16 +37,31 @@ class CondorPool:
             "constraint": config.constraint,
             "most": config.most_idle,
             "runs": config.most_runs,
+            "within_s": config.within_s * _ACCESS_POINTS,
         }
         answer = self._child.ask(asked)
         if "error" in answer:
             raise explain(config, str(answer["error"].get("said"))[:300].rstrip(". "))
         try:
             runs = [_run(told) for told in answer["runs"]]
-            idle = int(answer["idle"])
-        except (KeyError, TypeError, ValueError) as error:
+            idle, answered = int(answer["idle"]), int(answer["answered"])
+            silent = {str(name): str(said)[:300].rstrip(". ") for name, said in answer["silent"].items()}
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise BadOutputError(SUBJECT, f"cannot read its answer: {error!r}") from error
-        return PoolObservation(began_s, idle, sorted(runs, key=lambda run: (run.ended_s, run.id)))
+        if silent and not answered:
+            raise none_answers(config, silent)
+        self._tell(silent)
+        runs.sort(key=lambda run: (run.ended_s, run.id))
+        return PoolObservation(began_s, idle, runs, tuple(sorted(silent)))
+
+    def _tell(self, silent: Mapping[str, str]) -> None:
+        """Let the log say once of each that it has fallen silent, and that it answers again."""
+        fresh = {name: said for name, said in silent.items() if name not in self._silent}
+        if fresh:
+            _LOG.warning("%s; what waits and ends there is not known", silent_told(fresh))
+        for name in sorted(self._silent.difference(silent)):
+            _LOG.info("access point %s answers again", name)
+        self._silent = frozenset(silent)
 
     def reads_constraint(self) -> bool:
         """Return True if HTCondor can read the constraint. Asks no pool; raises without bindings."""

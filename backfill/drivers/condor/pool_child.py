@@ -2,19 +2,28 @@
 
 This file is run, never imported, and imports nothing of ours: HTCondor's library may hang in a call,
 or end the process. Its interpreter may be another. How the pool is reached stands in the environment
-(_CONDOR_*). A request is {"call": "observe", "constraint": ..., "most": ..., "runs": ...}; the answer is
-{"idle": ..., "runs": [...]}, or {"error": {"said": ...}}. With {"call": "parse", "constraint": ...} it is
-{"parsed": true or false}, and no pool is asked. The first line says which bindings these are.
+(_CONDOR_*). A request is {"call": "observe", "constraint": ..., "most": ..., "runs": ..., "within_s": ...};
+the answer is {"idle": ..., "runs": [...], "answered": ..., "silent": {...}}, or {"error": {"said": ...}}.
+With {"call": "parse", "constraint": ...} it is {"parsed": true or false}, and no pool is asked. The first
+line says which bindings these are.
 """
 
 from __future__ import annotations
 
 import importlib
 import json
+import multiprocessing
 import os
 import sys
+import time
 from collections.abc import Iterator
+from multiprocessing.connection import Connection
+from multiprocessing.context import ForkProcess
 from typing import Any
+
+# The library is loaded already, and a fork of it asks at once.
+_FORK = multiprocessing.get_context("fork")
+_AT_ONCE = 16  # access points that are asked at the same time
 
 # Of vanilla and the other universes only vanilla jobs are matched with pilots; 1: waiting.
 WAITING = "JobUniverse == 5 && JobStatus == 1"
@@ -42,17 +51,74 @@ def places(htcondor: Any) -> list[Any]:
 
 
 def observe(htcondor: Any, asked: dict[str, Any]) -> dict[str, Any]:
-    """Tell what waits, up to `most`, and the latest runs, up to `runs` of each access point."""
+    """Tell what waits, up to `most`, and the latest runs, up to `runs` of each access point.
+
+    `answered` is how many access points have; `silent` has what was said of each of the others.
+    """
+    began_s = time.monotonic()
+    found = places(htcondor)
+    waves = [found[at : at + _AT_ONCE] for at in range(0, len(found), _AT_ONCE)]
+    answers: dict[str, dict[str, Any]] = {}
+    for number, wave in enumerate(waves, 1):
+        answers |= ask_all(htcondor, wave, asked, began_s + asked["within_s"] * number / len(waves))
+    known = [answer for answer in answers.values() if "silent" not in answer]
+    return {
+        "idle": min(asked["most"], sum(answer["idle"] for answer in known)),
+        "runs": [one for answer in known for one in answer["runs"]],
+        "answered": len(known),
+        "silent": {name: answer["silent"] for name, answer in answers.items() if "silent" in answer},
+    }
+
+
+def ask_all(
+    htcondor: Any, wave: list[Any], asked: dict[str, Any], until_s: float
+) -> dict[str, dict[str, Any]]:
+    """Ask these access points at the same time; return the answers by their names.
+
+    Each in a process of its own, which can be ended. Of one that takes connections and says nothing the
+    library waits 20 s for its jobs, and without end for its history (measured with 25.14).
+    """
+    asking = []
+    for place in wave:
+        ours, theirs = _FORK.Pipe(duplex=False)
+        process = _FORK.Process(target=tell, args=(theirs, htcondor, place, asked), daemon=True)
+        process.start()
+        theirs.close()
+        asking.append((str(place.get("Name")), process, ours))
+    return {name: heard(process, ours, until_s) for name, process, ours in asking}
+
+
+def tell(out: Connection, htcondor: Any, place: Any, asked: dict[str, Any]) -> None:
+    """Send what an access point answers, or what was said instead."""
+    try:
+        out.send(ask_one(htcondor, place, asked))
+    except Exception as error:  # noqa: BLE001 - the library ends in its own ways
+        out.send({"silent": words(error)})
+
+
+def ask_one(htcondor: Any, place: Any, asked: dict[str, Any]) -> dict[str, Any]:
+    """Ask an access point what waits there, and what has ended."""
     own = asked["constraint"]
     constraint = f"{WAITING} && ({own})" if own else WAITING
-    idle, runs = 0, []
-    for place in places(htcondor):
-        schedd = htcondor.Schedd(place)
-        if idle < asked["most"]:
-            limit = asked["most"] - idle
-            idle += len(schedd.query(constraint=constraint, projection=["ClusterId"], limit=limit))
-        runs += [run(ad, str(place.get("Name"))) for ad in ended(schedd, asked["runs"])]
+    schedd = htcondor.Schedd(place)
+    idle = len(schedd.query(constraint=constraint, projection=["ClusterId"], limit=asked["most"]))
+    runs = [run(ad, str(place.get("Name"))) for ad in ended(schedd, asked["runs"])]
     return {"idle": idle, "runs": runs}
+
+
+def heard(process: ForkProcess, answers: Connection, until_s: float) -> dict[str, Any]:
+    """Return what the process tells until then, and end it."""
+    try:
+        if answers.poll(max(0.0, until_s - time.monotonic())):
+            told: dict[str, Any] = answers.recv()
+            return told
+    except EOFError:
+        return {"silent": "HTCondor's library ended the process that asked"}
+    finally:
+        process.kill()
+        process.join()
+        answers.close()
+    return {"silent": "it said nothing in time"}
 
 
 def ended(schedd: Any, most: int) -> Iterator[Any]:
@@ -117,7 +183,12 @@ def main() -> None:
             asked = json.loads(line)
             say(_CALLS[asked["call"]](htcondor, asked))
         except Exception as error:  # noqa: BLE001 - as above
-            say({"error": {"said": " ".join(str(error).split()) or type(error).__name__}})
+            say({"error": {"said": words(error)}})
+
+
+def words(error: Exception) -> str:
+    """Return what an error says, in one line."""
+    return " ".join(str(error).split()) or type(error).__name__
 
 
 def say(answer: dict[str, Any]) -> None:

@@ -20,7 +20,7 @@ from backfill.drivers.store.codec import WORDS
 FORMATS = (
     (1, ""),  # plain text; before fingerprints were taken
     (2, "9532352ca33e57c1"),
-    (3, "932ddfb162d2be67"),
+    (3, "61a44c5058c8109c"),
 )
 VERSION = FORMATS[-1][0]
 

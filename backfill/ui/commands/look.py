@@ -91,7 +91,9 @@ def _pool(pool: dict[str, Any] | None, now_s: float) -> list[str]:
         return []
     waiting = f"{counted(pool['idle'], 'payload')} waiting, {age(now_s - pool['seen_s'])} ago"
     known = [waiting] if pool["seen_s"] else ["the pool has not answered yet"]
-    return [*known, emphasis(f"no answer now: {pool['problem']}", "31")] if pool["problem"] else known
+    if pool["problem"]:
+        return [*known, emphasis(f"no answer now: {pool['problem']}", "31")]
+    return known + [emphasis(f"access point {name} does not answer", "31") for name in pool["silent"]]
 
 
 def _payloads(told: dict[str, Any] | None) -> list[str]:
