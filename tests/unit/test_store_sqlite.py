@@ -246,6 +246,21 @@ def test_a_bad_time_is_refused_as_a_driver_error(tmp_path: Path) -> None:
     journal.close()
 
 
+def test_a_full_disk_is_told_as_one(tmp_path: Path) -> None:
+    """SQLite takes a big batch back by itself then; that is not mistaken for the trouble."""
+    journal = SqliteJournal(tmp_path / "j.db")
+    journal.append([entry()])
+    assert journal._db is not None
+    pages = journal._db.execute("PRAGMA page_count").fetchone()[0]
+    journal._db.execute(f"PRAGMA max_page_count = {pages + 1}")
+    with pytest.raises(RefusedError, match="the disk is full; make room"):
+        journal.append(entry(text=os.urandom(500).hex(), i=i) for i in range(400))
+    journal._db.execute(f"PRAGMA max_page_count = {pages + 1000}")
+    journal.append([entry(i=1)])
+    assert [r.id for r in journal.read()] == [1, 2]
+    journal.close()
+
+
 def test_awkward_paths_are_paths(tmp_path: Path) -> None:
     """Characters that mean something in a URI do not."""
     path = tmp_path / "a journal?mode=memory#100%.db"

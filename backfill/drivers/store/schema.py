@@ -186,7 +186,8 @@ def transaction(db: sqlite3.Connection) -> Iterator[None]:
     try:
         yield
     except BaseException:
-        db.execute("ROLLBACK")
+        if db.in_transaction:  # of some troubles, such as a full disk, SQLite rolls back by itself
+            db.execute("ROLLBACK")
         raise
     db.execute("COMMIT")
 
