@@ -20,8 +20,8 @@ MOST_FROM_AFAR, MOST_FROM_ONE_HOST = 2048, 256
 # Answers of strangers that are made at the same time: the daemon's own thread shares Python's lock
 # with whoever makes one.
 MOST_ANSWERS = 1
-# Answers that are made or being taken by who has asked.
-MOST_ANSWERS_KEPT = 8
+# Answers that are made or being taken by who has asked; of them for one stranger, who may take none.
+MOST_ANSWERS_KEPT, MOST_KEPT_FOR_ONE = 8, 2
 
 
 TOO_MANY = "too many questions at once; ask again in a moment"
@@ -147,15 +147,25 @@ def _places(uid: int, address: str) -> tuple[object, object]:
 class Turns:
     """Lets so many work at a time; the others wait for their turn, but not for ever."""
 
-    def __init__(self, most: int = MOST_ANSWERS) -> None:
-        self._free = threading.BoundedSemaphore(most)
+    def __init__(self, most: int = MOST_ANSWERS, each: int | None = None) -> None:
+        """`each`: how many of them one user may have; None: all."""
+        self._most, self._each = most, most if each is None else each
+        self._inside: Counter[int] = Counter()
+        self._change = threading.Condition()
 
     @contextmanager
-    def taken(self, within_s: float) -> Iterator[None]:
-        """Yield a turn; raise CrowdedError when none has come within this time."""
-        if not self._free.acquire(timeout=within_s):
-            raise CrowdedError
+    def taken(self, within_s: float, uid: int = 0) -> Iterator[None]:
+        """Yield a turn to this user; raise CrowdedError when none has come within this time."""
+        with self._change:
+            if not self._change.wait_for(lambda: self._free(uid), within_s):
+                raise CrowdedError
+            self._inside[uid] += 1
         try:
             yield
         finally:
-            self._free.release()
+            with self._change:
+                self._inside -= Counter((uid,))  # who has none left is forgotten
+                self._change.notify_all()
+
+    def _free(self, uid: int) -> bool:
+        return self._inside.total() < self._most and self._inside[uid] < self._each

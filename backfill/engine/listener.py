@@ -16,6 +16,7 @@ from queue import SimpleQueue
 from backfill.core.model.quantities import MOST_NODES, parse_hostlist
 from backfill.engine.connection_limiter import (
     MOST_ANSWERS_KEPT,
+    MOST_KEPT_FOR_ONE,
     TOO_MANY,
     ConnectionLimiter,
     CrowdedError,
@@ -70,7 +71,8 @@ class Listener:
         self._paths: list[Path] = []
         self._trust = trust or Trust()
         self._refused = refused if refused is not None else Refused()
-        self._turns = {False: Turns(MOST_ANSWERS_KEPT), True: Turns(MOST_ANSWERS_KEPT)}
+        strangers = Turns(MOST_ANSWERS_KEPT, each=MOST_KEPT_FOR_ONE)
+        self._turns = {False: strangers, True: Turns(MOST_ANSWERS_KEPT)}
         self._crowds = Refused()  # who was turned away for another reason
         self._limiter = ConnectionLimiter(trust=self._trust)
         self._closing = threading.Event()
@@ -227,7 +229,7 @@ class Listener:
             raise ValueError("a question must be a JSON object")  # noqa: TRY004 - one error kind
         try:
             # The answer is kept until the client has taken it, which may be never.
-            with self._turns[trusted(uid)].taken(_LINE_WITHIN_S):
+            with self._turns[trusted(uid)].taken(_LINE_WITHIN_S, uid):
                 client.sendall(encoded(self._answer(body, uid)))
         except CrowdedError:
             client.sendall(_ONE_TOO_MANY)

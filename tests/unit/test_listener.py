@@ -20,12 +20,14 @@ from hypothesis import strategies as st
 from backfill.core.model.quantities import MOST_NODES
 from backfill.engine.connection_limiter import (
     MOST_FROM_ONE_HOST,
+    MOST_KEPT_FOR_ONE,
+    MOST_OF_ONE,
     ConnectionLimiter,
     Refused,
     Trust,
     user_told,
 )
-from backfill.engine.listener import Listener, encoded
+from backfill.engine.listener import Answerer, Listener, encoded
 from backfill.engine.messages import HookCall, HookGone, Message
 from backfill.ui.client import AskError, Client
 
@@ -36,13 +38,13 @@ NOBODY = 65534
 class Place:
     """A listener whose answers repeat the question, and its inbox."""
 
-    def __init__(self, path: Path, trust: Trust | None = None) -> None:
+    def __init__(
+        self, path: Path, trust: Trust | None = None, answer: Answerer = lambda body, uid: {"heard": body}
+    ) -> None:
         self.path = path
         self.refused = Refused()
         self.inbox: SimpleQueue[Message] = SimpleQueue()
-        self.listener = Listener(
-            self.inbox, lambda body, uid: {"heard": body}, _PATIENCE_S, trust, self.refused
-        )
+        self.listener = Listener(self.inbox, answer, _PATIENCE_S, trust, self.refused)
         self.listener.listen_unix(path)
 
     def connect(self) -> socket.socket:
@@ -155,6 +157,29 @@ def test_who_is_one_too_many_is_told_so(place: Place, monkeypatch: pytest.Monkey
     for _ in range(20):  # its question may come before the answer, or after it
         with pytest.raises(AskError, match="too many questions at once; ask again in a moment"):
             Client(str(place.path)).ask("status")
+
+
+def test_one_user_who_does_not_read_leaves_answers_for_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As many connections as a user may have, whose answers nobody takes: another user is answered."""
+    uids, asked = iter([NOBODY] * MOST_OF_ONE + [NOBODY - 1]), SimpleQueue[int]()
+    monkeypatch.setattr("backfill.engine.listener._peer", lambda client: (next(uids), ""))
+    monkeypatch.setattr("backfill.engine.listener._LINE_WITHIN_S", 4 * _PATIENCE_S)
+
+    def answer(body: dict[str, object], uid: int) -> dict[str, object]:
+        asked.put(uid)
+        return {"events": ["x" * (1 << 24)]} if uid == NOBODY else {}
+
+    place = Place(tmp_path / "daemon.sock", answer=answer)
+    with contextlib.ExitStack() as crowd:
+        for _ in range(MOST_OF_ONE):
+            crowd.enter_context(place.connect()).sendall(b'{"ask": "events"}\n')
+        kept = [asked.get(timeout=_PATIENCE_S) for _ in range(MOST_KEPT_FOR_ONE)]
+        assert json.loads(place.ask(b'{"ask": "status"}\n')) == {}
+        assert kept == [NOBODY] * MOST_KEPT_FOR_ONE
+        assert asked.get(timeout=_PATIENCE_S) == NOBODY - 1
+    place.listener.close()
 
 
 def test_a_second_daemon_takes_nothing_from_the_first(place: Place) -> None:
