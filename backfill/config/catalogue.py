@@ -32,7 +32,7 @@ def leave_out(reader: Reader, found: dict[str, Any], known: Collection[str] | No
         take_in(reader, found)
         return
     if known is not None and libvirt.catalogue not in known:
-        what = f"is {libvirt.catalogue}, which is not read for a text from outside"
+        what = f"is {libvirt.catalogue}, and a preview reads only the catalogue of the policy file in force"
         remedy = f"write {' or '.join(known)}" if known else "write its images into libvirt.images"
         reader.note(None, "libvirt.catalogue", what, remedy)
     found["libvirt"] = BAD

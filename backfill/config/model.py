@@ -308,7 +308,9 @@ class CallLimits:
     keepalive_count: int = key(
         3, "A host that is silent for keepalive_s, keepalive_count times, loses its connection."
     )
-    stuck_calls: int = key(16, "After this many unanswered calls to one host, further ones fail at once.")
+    stuck_calls: int = key(
+        16, "With this many timed-out calls to one host still hanging, further ones fail at once."
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -416,7 +416,7 @@ def _controllers(libvirt: LibvirtEntry | None, openstack: OpenStackEntry | None)
         said["openstack.guest.controller"] = openstack.guest.controller
     for path, address in said.items():
         if ipaddress.ip_address(address).is_loopback:
-            what = f"is {address}, which in a guest is the guest itself"
+            what = f"is {address}, a loopback address: inside a guest it means the guest itself"
             yield BrokenRule(path, what, "write the address at which guests reach slurmctld")
 
 

@@ -42,7 +42,7 @@ class Commands:
         subject, on = str(body.get("subject", "")), bool(body.get("on", True))
         off, host = bool(body.get("off", False)), self._world.hosts.get(subject)
         if off and not on:
-            return {"error": f"'{subject}' cannot be opened and be off for good; say one of them"}
+            return {"error": f"'{subject}' cannot be both opened and marked off for good; choose one"}
         if off and (host is None or host.reachable):
             why = "is no host" if host is None else "answers, so it is not off"
             return {"error": f"'{subject}' {why}"}

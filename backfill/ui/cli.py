@@ -34,7 +34,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one command line; returns the exit status (see the end of `backfill --help`)."""
     words = list(sys.argv[1:] if argv is None else argv)
     if sys.stdout is None:  # the next file that is opened would take its place, and what is printed
-        say("standard output is closed; send it somewhere, such as to /dev/null")
+        say("standard output is closed; redirect it, for example to /dev/null")
         return BAD_DATA
     with guarded_streams():
         return _main(words)

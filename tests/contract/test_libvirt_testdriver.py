@@ -358,7 +358,7 @@ def test_a_saved_memory_that_is_gone_is_not_taken_for_an_end(rig: TestDriverRig)
     aside = image.rename(image.with_name("aside"))
     seen = rig.provider.observe(host).instances["vn1"]
     assert seen.state is InstanceState.UNKNOWN
-    assert f"hv1 has saved it, and {image} is no complete image here" in seen.problem
+    assert f"hv1 says it saved it, but {image} is not a complete image as seen from here" in seen.problem
     with pytest.raises(UnreadableError, match="not known"):
         rig.provider.restore(host, "vn1")
     aside.rename(image)

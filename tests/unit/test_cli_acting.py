@@ -87,7 +87,7 @@ def test_only_a_host_that_is_silent_is_off_for_good(
         assert main(["evict", "bm1", "--off", "--reason", "burnt", *where]) == 0
         assert "bm1 is off for good" in capsys.readouterr().out
         assert daemon.daemon.world.off == {"bm1": "burnt"}
-        with pytest.raises(AskError, match="cannot be opened and be off for good; say one of them"):
+        with pytest.raises(AskError, match="cannot be both opened and marked off for good; choose one"):
             Client(str(daemon.socket)).ask("evict", subject="bm1", on=False, off=True)
         assert daemon.daemon.world.off == {"bm1": "burnt"}
         assert main(["evict", "bm1", "--undo", *where]) == 0

@@ -147,7 +147,7 @@ def test_a_reader_who_goes_away_ends_the_command_quietly() -> None:
     ("where", "told"),
     [
         (">/dev/full", "cannot write stdout: No space left on device; send it somewhere else"),
-        (">&-", "standard output is closed; send it somewhere, such as to /dev/null"),
+        (">&-", "standard output is closed; redirect it, for example to /dev/null"),
     ],
 )
 def test_an_output_that_takes_nothing_is_told_in_one_sentence(words: str, where: str, told: str) -> None:

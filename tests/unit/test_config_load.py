@@ -169,7 +169,7 @@ def test_a_text_from_outside_has_no_file_opened(named: str, monkeypatch: pytest.
     assert str(wrong).startswith("p.yaml:4:")
     assert check_text(text, "p.yaml", [named]) == []
     (refused,) = check_text(text, "p.yaml", ["our.yaml"])
-    told = f"p.yaml:9:3: libvirt.catalogue is {named}, which is not read for a text from outside"
-    assert str(refused) == f"{told}; write our.yaml"
+    told = "and a preview reads only the catalogue of the policy file in force; write our.yaml"
+    assert str(refused) == f"p.yaml:9:3: libvirt.catalogue is {named}, {told}"
     (refused,) = check_text(text, "p.yaml", [])
     assert "write its images into libvirt.images" in str(refused)

@@ -109,7 +109,7 @@ def test_what_somebody_has_changed_since_stays_and_is_named(host: Host) -> None:
             f"{host.qemu} stays: somebody has changed it since",
             f"{host.conf}/slurm.conf stays: somebody has changed it since",
             f"{host.conf}/backfill.conf stays: slurm.conf includes it",
-            f"take out of them by hand what setup added (first versions: {host.kept}/*/file), "
+            f"remove what setup added to them by hand (originals: {host.kept}/*/file), "
             f"then rm -r {host.kept}",
         ]
         assert host.files() == {
@@ -179,8 +179,8 @@ def test_what_cannot_be_written_changes_nothing(host: Host) -> None:
     done = host.run(TEXTS)
     assert (done.returncode, done.stderr) == (
         1,
-        f"cannot write {_CLOSED}; nothing was changed: let root write there, or put {host.kept}/wanted "
-        "in its place\n",
+        f"cannot write {_CLOSED}; nothing was changed: let root write it, or copy {host.kept}/wanted "
+        "there yourself\n",
     )
     assert host.files() == before
     assert not (host.root / "called").exists()

@@ -178,7 +178,7 @@ def test_the_number_of_calls_left_behind_is_limited(host: Host) -> None:
     for _ in range(PATIENT.stuck_calls):
         with pytest.raises(UnreachableError):
             made.call("vn1", lambda connection: release.wait(30), limit_s=SOON_S)
-    with pytest.raises(UnreachableError, match="2 calls to hv1 wait"):
+    with pytest.raises(UnreachableError, match="2 calls to hv1 were given up"):
         made.call("vn1", lambda connection: 7)
     release.set()
     _until(lambda: _answers(made))

@@ -83,7 +83,7 @@ def test_a_server_without_all_its_notes_is_unknown_and_not_gone() -> None:
     (found,) = seen_by(provider_on(ListLink(without(name="foo")))).values()
     assert (found.name, found.tag, found.state) == ("vn1", SPEC.tag, InstanceState.UNKNOWN)
     assert found.problem.endswith(
-        "put it back with `openstack server set --property backfill_cpus=CPUS "
+        "restore it with `openstack server set --property backfill_cpus=CPUS "
         "--property backfill_memory_mb=MEMORY_MB --property backfill_address=ADDRESS u1`"
     )
 

@@ -125,7 +125,7 @@ def test_what_lets_a_server_run_is_sent_once(status: str, what: str, code: int) 
     """A minute later its job may have begun elsewhere: whoever wants it again asks the fence again."""
     link = GatewayLink(status, code=code)
     link.server["metadata"][RESTORED] = "1"
-    with pytest.raises(BusyError, match=f"vn1: Nova was asked to {what} it, and nothing shows"):
+    with pytest.raises(BusyError, match=f"vn1: Nova was asked to {what} it, and shows no sign"):
         thaw(cloud_of(link), "east", "vn1", time.monotonic())
     assert link.sent == [what]
 
@@ -140,7 +140,7 @@ def test_a_thaw_whose_answer_is_lost_is_seen() -> None:
 def test_nothing_is_let_run_by_an_old_answer_of_the_fence() -> None:
     """Until the server was found, the cloud was asked again and again."""
     link = GatewayLink("PAUSED")
-    with pytest.raises(BusyError, match=r"vn1: cloud east took 60 s to tell of it.*asked about anew"):
+    with pytest.raises(BusyError, match=r"vn1: cloud east took 60 s to report its state.*asks Slurm again"):
         thaw(cloud_of(link), "east", "vn1", time.monotonic() - 60)
     assert link.sent == []
 
@@ -149,6 +149,6 @@ def test_the_fence_ages_from_the_beginning_of_the_call() -> None:
     """What is asked of the cloud before counts, too."""
     link, config = GatewayLink("PAUSED"), cloud_of(ActingLink("PAUSED")).config
     config = replace(config, patience=replace(PATIENCE, fence_s=0))
-    with pytest.raises(BusyError, match="its jobs may have been given back meanwhile"):
+    with pytest.raises(BusyError, match="its jobs may have been requeued meanwhile"):
         OpenStackProvider(config, lambda *given: link).thaw("east", "vn1")
     assert link.sent == []

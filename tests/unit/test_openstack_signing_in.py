@@ -153,7 +153,9 @@ def test_a_credential_of_another_project_is_refused(tmp_path: Path, monkeypatch:
     link = ApiLink("east", str(file), Patience(tries=1))
     assert link.project_id("vn1") == "A"
     link.close()
-    with pytest.raises(RefusedError, match=r"now means project B, and the instances are in A; put a cred"):
+    with pytest.raises(
+        RefusedError, match=r"now points to project B, but the instances are in A; restore a cred"
+    ):
         link.get("compute", "/servers", "vn1")
     assert made[1].closed
     assert link.project_id("vn1") == "A"

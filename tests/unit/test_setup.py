@@ -128,7 +128,7 @@ def test_what_an_included_file_says_is_kept_and_overruled(tmp_path: Path) -> Non
     assert made.count("MaxNodeCount") == 1
     assert "SelectType" not in made
     more.write_text("MaxNodeCount=7\nPartitionName=htc Nodes=bm1\n")
-    told = "params.conf, line 2: Nodes has to be bm1,virtual; write that there"
+    told = "params.conf, line 2: Nodes must be bm1,virtual; change it there"
     with pytest.raises(SiteError, match=told):
         with_our_lines(text, read_site(conf, tmp_path / "backfill.conf", text), NEEDS)
 
@@ -381,7 +381,7 @@ def test_what_somebody_changed_since_is_left(tmp_path: Path) -> None:
     kept = tmp_path / "record/conf.before"
     assert kept.read_bytes() == b"old"
     assert told == [
-        f"{tmp_path}/conf stays: somebody has changed it since; what it was before is in {kept}",
+        f"{tmp_path}/conf stays: somebody has changed it since; the original is in {kept}",
         f"{tmp_path}/made stays: it is not empty",
     ]
     assert (tmp_path / "conf").read_text() == "theirs"

@@ -92,7 +92,7 @@ _TOLD = (
     (
         "--controller",
         "127.0.1.1",
-        "127.0.1.1 as the controller's address is the guest itself to a guest; name",
+        "the controller's address 127.0.1.1 means, inside a guest, the guest itself; name",
     ),
     (
         "--controller",
@@ -166,7 +166,8 @@ def test_a_policy_file_that_somebody_has_edited_stays(ask: Ask, etc: Path) -> No
     (etc / "policy.yaml").write_text("cluster: c # mine\n")
     status, plan = ask(options)
     assert status == 0
-    assert f"{etc}/policy.yaml stays as you have written it; setup would write {etc}/policy.yaml" in plan
+    told = f"{etc}/policy.yaml was not written by setup, or was edited since, and is kept; setup would write"
+    assert f"{told} {etc}/policy.yaml" in plan
     assert "\n-cluster: c # mine\n" in plan
     assert f"\nwrite {etc}/images.yaml" in plan
     assert f"\nwrite {etc}/policy.yaml" not in plan
@@ -179,13 +180,13 @@ def test_what_could_not_be_tried_is_said(
     told: list[str] = []
     monkeypatch.setattr(setup, "say", told.append)
     assert ask({"--names": "vn[1-2]", "--user": "root"})[0] == 0
-    assert told == ["slurm.conf was not tried by a slurmctld without network: there is none"]
+    assert told == ["slurm.conf could not be tested with a slurmctld without network: there is none"]
 
 
 def test_json_shows_and_does_nothing(ask: Ask, capsys: pytest.CaptureFixture[str]) -> None:
     """Whoever reads it shall not find the plan carried out, and other words behind it."""
     assert main(["setup", "--json", "--yes"]) == 2
-    assert "--json shows the plan alone; say it with --dry-run" in capsys.readouterr().err
+    assert "--json only shows the plan; add --dry-run" in capsys.readouterr().err
 
 
 def test_a_name_of_the_loopback_is_no_controller_for_guests(

@@ -157,7 +157,7 @@ def test_a_slurmctld_that_died_is_waited_for(
     monkeypatch.setattr(transaction, "dry_start", lambda *_: verdict)
     cluster.deaf = True
     for _ in range(2):
-        with pytest.raises(UnreachableError, match="waits for slurmctld"):
+        with pytest.raises(UnreachableError, match="until slurmctld answers"):
             cluster.transactions.recover()
         assert cluster.managed.read_text() == (before if back else written)
     cluster.deaf = False
@@ -188,7 +188,7 @@ def test_the_line_of_a_node_in_use_is_not_taken_back(cluster: ConfCluster, step:
     cluster.states["vn2"] = Node("vn2", NodeBase.ALLOCATED)
     cluster.runs("8", "vn2")
     cluster.tools.answer("scontrol reconfigure", err="no", status=1)
-    assert "stays: vn2: job 8 holds it" in cluster.transactions.recover()
+    assert "was kept: vn2: job 8 holds it" in cluster.transactions.recover()
     assert cluster.managed.read_text() == written
     assert cluster.transactions.recover() == ""
 

@@ -218,7 +218,7 @@ def test_what_was_saved_is_not_off_because_we_see_no_image(
     seen = pool_of(store, lambda: told).instance("bm1", domain(DomainState.SHUTOFF, ShutoffReason.SAVED))
     assert seen is not None
     assert seen.state is state
-    assert ("bm1 has saved it, and " in seen.problem) is (told is None)
+    assert ("bm1 says it saved it, but " in seen.problem) is (told is None)
 
 
 def test_what_ended_otherwise_and_left_no_image_is_off(store: Store) -> None:

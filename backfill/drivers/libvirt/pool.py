@@ -268,7 +268,8 @@ class Pool:
         if domain.was_saved and not found:
             raise UnreadableError(
                 name,
-                f"libvirtd on {host} has saved it, and {store.memory(name)} is no complete image here",
+                f"libvirtd on {host} says it saved it, but {store.memory(name)} is not a complete image as "
+                "seen from here",
                 f"see that {host} and this machine have the same directory mounted, or bring the file back",
             )
         return found

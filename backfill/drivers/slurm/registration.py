@@ -113,7 +113,7 @@ class Together(Generic[_Wish]):
         except DriverError as error:
             ends = dict.fromkeys(range(len(batch)), error)
         except BaseException as error:
-            broken_off = DriverError("Slurm", f"what others wanted at the same time failed: {error}")
+            broken_off = DriverError("Slurm", f"the combined request to Slurm failed: {error}")
             ends = dict.fromkeys(range(len(batch)), broken_off)
             raise
         finally:

@@ -79,12 +79,12 @@ def reservation_mistakes(
     entries: Sequence[ReservationEntry], hosts: Sequence[str]
 ) -> Iterator[Contradiction]:
     """Yield what is wrong with reservations of these hosts."""
-    such = f", as {hosts[0]}" if hosts else ""
+    such = f", such as {hosts[0]}" if hosts else ""
     for index, entry in enumerate(entries):
         path = f"reservations[{index}]"
         for name in entry.nodes:
             if name not in hosts:
                 what = f"has {name}, which is no host"
-                yield f"{path}.nodes", what, f"use names of hosts{such}"
+                yield f"{path}.nodes", what, f"use host names{such}"
         if entry.for_s <= 0:
             yield f"{path}.for_s", f"is {entry.for_s:g}", "it must be more than 0"

@@ -57,7 +57,7 @@ def add_setup_arguments(parser: argparse.ArgumentParser) -> None:
         "--controller",
         default="",
         metavar="IP",
-        help="slurmctld's address for guests (that of its name, or this machine's in the guests' network)",
+        help="slurmctld's address for guests (what its name resolves to, or this machine's towards them)",
     )
     text("--gateway", default="", metavar="IP", help="the guests' default route (none)")
     text(
@@ -129,7 +129,7 @@ def run_setup(args: argparse.Namespace) -> int:
 
 def _set_up(args: argparse.Namespace, record: UndoRecord) -> int:
     if args.json and not args.dry_run:
-        raise WishError("--json shows the plan alone; say it with --dry-run")
+        raise WishError("--json only shows the plan; add --dry-run")
     conf, restart = checked_conf(args.slurm_conf), restart_words(args.restart)
     names = _names(args.hosts)
     found = survey(conf, names, checked_pattern(args.uri))
@@ -158,7 +158,9 @@ def _advice(found: Survey, wishes: Wishes, places: Places, edited: Collection[Pa
     """Say of files that an admin has edited what setup would have written there."""
     shown = {file.path: file.shown() for file in own_files(found, wishes, places) if file.path in edited}
     return [
-        f"{path} stays as you have written it; setup would {text}" for path, text in shown.items() if text
+        f"{path} was not written by setup, or was edited since, and is kept; setup would {text}"
+        for path, text in shown.items()
+        if text
     ]
 
 
@@ -220,7 +222,7 @@ def _confirmed() -> bool:
 
 
 def _check(found: Survey, wishes: Wishes, places: Places) -> None:
-    """Let our own reader take the policy file, and a slurmctld without network slurm.conf."""
+    """Check the policy file with our own reader, and slurm.conf with a slurmctld without network."""
     with tempfile.TemporaryDirectory(prefix="backfill-setup-") as name:
         scratch = Path(name)
         scratch.chmod(0o711)
@@ -236,7 +238,7 @@ def _check(found: Survey, wishes: Wishes, places: Places) -> None:
         if dry.tried and dry.problem:
             raise DriverError("slurm.conf", f"slurmctld refuses what it would be: {dry.problem}")
         if not dry.tried:
-            say(f"slurm.conf was not tried by a slurmctld without network: {dry.problem}")
+            say(f"slurm.conf could not be tested with a slurmctld without network: {dry.problem}")
 
 
 def _carry_out(record: UndoRecord, wanted: Sequence[Step], wishes: Wishes, places: Places, anew: str) -> int:
@@ -312,6 +314,6 @@ def _undo(record: UndoRecord, conf: Path) -> int:
         return NO
     for sentence in left:
         say(sentence)
-    what = "all else" if left else "all"
+    what = "everything else" if left else "everything"
     print(f"{what} is as it was before; on each host: sh /var/lib/backfill-host/undo.sh")
     return NO if left else OK

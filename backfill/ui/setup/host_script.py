@@ -37,7 +37,7 @@ lay() {{
     if [ -e "$to" ] && [ "$(sum "$to")" = "$(sum "$KEPT/wanted")" ]; then return; fi
     echo "$to" >>"$KEPT/laid"
     beside "$to" 2>/dev/null && return
-    echo "cannot write $to; nothing was changed: let root write there, or put $KEPT/wanted in its place" >&2
+    echo "cannot write $to; nothing was changed: let root write it, or copy $KEPT/wanted there yourself" >&2
     exit 1
 }}
 beside() {{
@@ -122,7 +122,7 @@ rmdir {weight_folder} 2>/dev/null || true
 systemctl daemon-reload 2>/dev/null || true
 {restart}
 if [ -n "$left" ]; then
-    echo "take out of them by hand what setup added (first versions: $KEPT/*/file), then rm -r $KEPT" >&2
+    echo "remove what setup added to them by hand (originals: $KEPT/*/file), then rm -r $KEPT" >&2
     exit 1
 fi
 rm -r "$KEPT"

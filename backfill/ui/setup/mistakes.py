@@ -138,7 +138,7 @@ def _controller(_: Survey, wishes: Wishes) -> None:
         told = f"the controller {wishes.controller} has no address that this machine knows"
         raise WishError(f"{told}; name it by --controller") from None
     if loopback:
-        told = f"{wishes.controller} as the controller's address is the guest itself to a guest"
+        told = f"the controller's address {wishes.controller} means, inside a guest, the guest itself"
         raise WishError(f"{told}; name the address at which guests reach slurmctld by --controller")
 
 

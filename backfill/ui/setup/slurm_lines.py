@@ -48,7 +48,7 @@ class _Draft:
     def change(self, line: ConfLine, key: str, value: str) -> None:
         """Put a value into a line; SiteError where that stands in an included file."""
         if not self._owns(line):
-            raise SiteError(f"{line.place}: {key} has to be {value}; write that there, and say it again")
+            raise SiteError(f"{line.place}: {key} must be {value}; change it there and run setup again")
         first = line.number - 1
         whole = self._lines[first]
         if whole is None or line.last > line.number:

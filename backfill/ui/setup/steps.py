@@ -270,7 +270,7 @@ def _take_back(entry: Entry, run: Run, folder: Path) -> str | None:
         return told
     kept = folder / f"{path.name}.before"
     replace_file(kept, was)
-    return f"{told}; what it was before is in {kept}"
+    return f"{told}; the original is in {kept}"
 
 
 def _includes(path: Path, name: str) -> bool:

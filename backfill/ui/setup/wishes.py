@@ -90,7 +90,7 @@ def suggested(survey: Survey, wishes: Wishes, ask: Ask | None) -> Wishes:
 def _controller(survey: Survey, addresses: str) -> str:
     """Return the address at which guests reach this machine, where Slurm's own word is none for them.
 
-    Debian lets a machine's own name mean 127.0.1.1, which in a guest is the guest itself.
+    Debian lets a machine's own name mean 127.0.1.1, which inside a guest means the guest itself.
     """
     try:
         sound = not ipaddress.ip_address(survey.controller).is_loopback

@@ -132,7 +132,7 @@ class Link:
                 if self._left >= self._limits.stuck_calls:
                     raise UnreachableError(
                         subject,
-                        f"{self._left} calls to {self._host} wait for an answer",
+                        f"{self._left} calls to {self._host} were given up and have not returned",
                         f"check libvirtd on {self._host}",
                     )
                 self._users[id(connection)] += 1

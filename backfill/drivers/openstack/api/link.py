@@ -179,9 +179,9 @@ class ApiLink:
             made.close()
             raise RefusedError(
                 self.cloud,
-                f"clouds.yaml now means project {project}, and the instances are in {self._project}",
-                "put a credential of that project there; to leave it for good, first remove the "
-                "instances, then restart the daemon",
+                f"clouds.yaml now points to project {project}, but the instances are in {self._project}",
+                f"restore a credential for {self._project}; to change projects for good, remove the "
+                "instances first, then restart the daemon",
             )
         self._project = project
 

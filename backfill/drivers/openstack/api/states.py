@@ -149,8 +149,8 @@ def _problem_of(server: Server) -> str | None:
     if missing := _missing(server):
         properties = " ".join(f"--property {key}={key.removeprefix(_MARK).upper()}" for key in missing)
         return (
-            f"its metadata {', '.join(missing)} is gone or damaged, so that nobody knows which one it "
-            f"is; put it back with `openstack server set {properties} {server.get('id')}`"
+            f"its metadata {', '.join(missing)} is missing or damaged, and without it nothing can safely be "
+            f"done to it; restore it with `openstack server set {properties} {server.get('id')}`"
         )
     if state_of(server) is not InstanceState.UNKNOWN:
         return None

@@ -226,9 +226,9 @@ def _let_run(cloud: Cloud, server: Server, what: str, asked_s: float) -> None:
     if late_s > cloud.config.patience.fence_s:
         raise BusyError(
             name,
-            f"cloud {cloud.link.cloud} took {late_s:.0f} s to tell of it, and its jobs may have been given "
-            "back meanwhile",
-            "they are asked about anew; see what makes the cloud slow if that does not end",
+            f"cloud {cloud.link.cloud} took {late_s:.0f} s to report its state, and its jobs may have been "
+            "requeued meanwhile",
+            "the daemon asks Slurm again; if this persists, find out why the cloud is slow",
         )
     _act(cloud, server, what, {what: None}, _is_active, once=True)
 
@@ -282,7 +282,9 @@ def _ask(
         if seen is None or seen.get(TASK) or came(seen):
             return  # it was heard after all
         if once:
-            raise BusyError(name, f"Nova was asked to {what} it, and nothing shows that it has heard that")
+            raise BusyError(
+                name, f"Nova was asked to {what} it, and shows no sign of having received the request"
+            )
 
 
 def _asked(cloud: Cloud, server_id: str, name: str, body: dict[str, Any]) -> bool:

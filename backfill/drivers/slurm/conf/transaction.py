@@ -319,7 +319,7 @@ class Transactions:
         if text != note.new:
             replace_file(self.place.managed, note.new, like=self.place.conf)
         self._note().clear()
-        return f"{self.place.name}: an interrupted change stays: {busy}"
+        return f"{self.place.name}: an interrupted change was kept: {busy}"
 
     def _wait(self, note: Note, text: str, silence: DriverError) -> NoReturn:
         """Leave everything as it is while Slurm is silent: what runs on the new lines is not known.
@@ -333,7 +333,9 @@ class Transactions:
                 self._note().write(note.turned(f"slurmctld does not take it: {verdict.problem}"))
                 replace_file(at.managed, note.old, like=at.conf)
         raise UnreachableError(
-            at.name, f"an interrupted change of it waits for slurmctld: {silence}", "start slurmctld"
+            at.name,
+            f"an interrupted change to it cannot be finished until slurmctld answers: {silence}",
+            "start slurmctld",
         ) from silence
 
     def _parsed(self, text: str, force: bool = False) -> Managed:
