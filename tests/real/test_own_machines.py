@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import subprocess
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
@@ -12,12 +12,14 @@ import pytest
 from backfill.core.model.cluster import Job, JobState, MachineRequest, SlurmVersion
 from backfill.core.model.company import Company
 from backfill.drivers.slurm.conf.managed import FEATURES_NODE, Method, WantedNodes
+from backfill.drivers.slurm.driver import SlurmManager
 from backfill.drivers.slurm.hooks.install import HookPlan, Hooks
 from backfill.drivers.slurm.hooks.machines_lua import MachineGate, NetworkGate
 from backfill.drivers.slurm.spank import install
 from backfill.drivers.slurm.spank.build import build_plugin
 from backfill.drivers.slurm.spank.install import Spank
-from backfill.lab.spec import JOB_USER
+from backfill.lab.layout import user_ids
+from backfill.lab.spec import JOB_USER, SLURM_USER
 from backfill.ports.errors import RefusedError
 from backfill.ports.workload import NodeSpec
 from tests.contract.workload_rig import await_state
@@ -261,6 +263,22 @@ def test_its_owner_cannot_undo_it(site: OwnSite) -> None:
     seen = site.rig.manager.read_jobs([mine.id])[mine.id]
     assert (seen.state, seen.nodes) == (JobState.PENDING, ())
     assert seen.reason != "JobHeldUser"
+    site.clear()
+
+
+def test_a_daemon_that_runs_as_slurm_user_pins_a_job(site: OwnSite) -> None:
+    """Slurmctld asks the script of changes by anybody: it knows SlurmUser, and the job begins."""
+    lab, tools = site.rig.lab, commands_of(site.rig.lab)
+    uid, gid = user_ids(lab.dir / "etc", SLURM_USER)
+    become = ("setpriv", f"--reuid={uid}", f"--regid={gid}", "--clear-groups")
+    manager = SlurmManager(replace(tools, prefix=(*tools.prefix, *become)))
+    job, host = site.submit("-p", "any", "--vcpu-per-vm=1", "-n1"), site.rig.hosts[0]
+    manager.hold_job(job.id)
+    site.rig.ctl("scontrol", "update", f"JobId={job.id}", "Features=")  # a host stands for its machine
+    manager.pin_job(job.id, [host])
+    manager.release_job(job.id)
+    assert await_state(site.rig, job.id, JobState.COMPLETED).nodes == (host,)
+    manager.unpin_job(job.id)
     site.clear()
 
 

@@ -43,7 +43,8 @@ def without_nodes(managed: Managed) -> Managed:
 class ConfCluster:
     """Two bare-metal nodes and those of the managed file, as Slurm would see them.
 
-    `deaf`: Slurm does not answer; `ignores`: it does not notice what is in the file; `version`.
+    `deaf`: Slurm does not answer; `ignores`: it does not notice what is in the file; `version`;
+    `raw`: more of its configuration.
     """
 
     directory: Path
@@ -53,6 +54,7 @@ class ConfCluster:
     ignores: bool = False
     states: dict[str, Node] = field(default_factory=dict)
     jobs: dict[str, Job] = field(default_factory=dict)
+    raw: dict[str, str] = field(default_factory=dict)
     crash_at: str = ""
     steps: list[str] = field(default_factory=list)
 
@@ -102,6 +104,7 @@ class ConfCluster:
             max_node_count=100,
             select_type="select/cons_tres",
             partitions=("htc",),
+            raw=self.raw,
         )
 
     def runs(self, job_id: str, node: str, state: JobState = JobState.RUNNING) -> None:

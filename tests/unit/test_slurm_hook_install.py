@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from backfill.drivers.slurm.conf.managed import parse
 from backfill.drivers.slurm.conf.transaction import RolledBackError
 from backfill.drivers.slurm.hooks.build import build_hook
 from backfill.drivers.slurm.hooks.install import HookPlan, Hooks
+from backfill.drivers.slurm.hooks.machines_lua import MachineGate
 from backfill.ports.errors import RefusedError
 from tests.unit.conf_cluster import SITE, ConfCluster, with_node
 from tests.unit.hook_daemon import HookDaemon
@@ -247,6 +249,19 @@ def test_an_arrival_pokes_and_never_complains(tmp_path: Path, compiler: str | No
         assert daemon.requests[0].startswith("backfill1 arrived job=0 nodes= ")
     assert runs(hook, **context).returncode == 0
     assert not log.exists()
+
+
+@pytest.mark.parametrize(
+    ("slurm_user", "uids"), [("slurm(64030)", "[0] = true, [64030] = true"), ("", "[0] = true")]
+)
+def test_the_script_knows_slurm_user(cluster: ConfCluster, slurm_user: str, uids: str) -> None:
+    """A daemon that runs as SlurmUser points jobs at their machines: slurmctld asks the script of it, too."""
+    cluster.raw = {"SlurmUser": slurm_user}
+    asking = replace(plan(cluster), machines=MachineGate("own-vm"))
+    hooks(cluster).install(asking, OLD, dry=False)
+    script = (cluster.conf.parent / "job_submit.lua").read_text()
+    assert f"trusted = {{ {uids} }}" in script
+    assert "if own.trusted[uid] then return end" in script
 
 
 def test_the_power_program_outlives_the_hooks(cluster: ConfCluster) -> None:

@@ -16,6 +16,7 @@ from backfill.drivers.slurm.conf.transaction import ApplyOutcome, Transactions
 from backfill.drivers.slurm.hooks.build import HookError, build_hook
 from backfill.drivers.slurm.hooks.machines_lua import MachineGate
 from backfill.drivers.slurm.hooks.submit_lua import Gate, SubmitScript
+from backfill.drivers.slurm.settings import slurm_uid
 from backfill.ports.errors import DriverError, RefusedError
 
 SECTION = "hooks"
@@ -111,7 +112,7 @@ class Hooks:
             if plan.scripted:
                 poking = bool(plan.arrival_endpoint)
                 arrival = self._directory / _ARRIVAL
-                machines = plan.machines and replace(plan.machines, extra=version.major >= _WITH_EXTRA)
+                machines = plan.machines and self._completed(plan.machines, version)
                 self._script.install(arrival, plan.gates, plan.rooms, poking=poking, machines=machines)
             return self._transactions.apply(lambda now: now.with_section(SECTION, pairs), dry=dry)
         except (DriverError, OSError):
@@ -188,6 +189,11 @@ class Hooks:
         replace_file(self._directory / _RECORD, json.dumps(theirs, indent=1) + "\n")
         (self._directory / _RECORD).chmod(0o644)  # the daemon's user reads it, too
         return tuple(pairs)
+
+    def _completed(self, gate: MachineGate, version: SlurmVersion) -> MachineGate:
+        """Add what only Slurm can tell."""
+        uid = slurm_uid(self._transactions.slurm.settings())
+        return replace(gate, extra=version.major >= _WITH_EXTRA, slurm_uid=uid)
 
     def _runner(self, name: str, theirs: str) -> str:
         """Return the one program that stands for the site's: itself, or a script for a pattern of many."""

@@ -230,7 +230,7 @@ end
 
 -- What would undo the hold or the routing of a job, by its owner; why not.
 local function undoes(job_desc, job_rec, uid)
-  if uid == 0 then return end
+  if own.trusted[uid] then return end -- root, or the daemon as SlurmUser, who pins jobs himself
   local stranger = for_another(job_desc.reservation)
   if stranger then return stranger end
   local word = word_in(job_rec.admin_comment)
@@ -286,7 +286,7 @@ class MachineGate:
     `partitions`: each job there has them; `low`: jobs there may, and with a QOS of `low_qos` wherever it
     is not `high`; `inside`: jobs there may have them on the nodes that they get. `extra`: this release
     of Slurm has --extra. An empty feature: nothing is added to constraints. `clouds`: all of their hosts
-    are clouds, which lend no devices.
+    are clouds, which lend no devices. `slurm_uid`: SlurmUser, who may change jobs as root may.
     """
 
     feature: str
@@ -298,6 +298,7 @@ class MachineGate:
     extra: bool = False
     networks: tuple[NetworkGate, ...] = ()
     clouds: bool = False
+    slurm_uid: int | None = None
 
 
 def machines_part(gate: MachineGate | None) -> str:
@@ -317,5 +318,7 @@ def _settings(gate: MachineGate) -> Iterable[str]:
     known = ", ".join(network.name for network in gate.networks)
     yield f"known_networks = {quoted(f', use {known}' if known else '')}"
     yield f"clouds = {str(gate.clouds).lower()}"
+    uids = (0,) if gate.slurm_uid is None else (0, gate.slurm_uid)
+    yield f"trusted = {{ {', '.join(f'[{uid}] = true' for uid in uids)} }}"
     yield f"pin = {quoted(PIN_PREFIX)}"
     yield "no_val = slurm.NO_VAL or 4294967294"
