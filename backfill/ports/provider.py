@@ -18,6 +18,14 @@ class HostObservation:
     instances: dict[str, Instance] = field(default_factory=dict)
 
 
+@dataclass(frozen=True, slots=True)
+class SeedFile:
+    """A file that a machine has from its first boot on; root's, and for root only unless `mode` says more."""
+
+    content: bytes
+    mode: int = 0o400
+
+
 class InstanceProvider(Protocol):
     """A hypervisor pool. Calls block, are safe from several threads, raise DriverError only.
 
@@ -119,7 +127,7 @@ class Provisioner(Protocol):
     only.
     """
 
-    def enrol(self, node: str, generation: int, address: str) -> dict[str, bytes]:
+    def enrol(self, node: str, generation: int, address: str) -> dict[str, SeedFile]:
         """Make this generation's key, and return the files that its first boot needs, by path.
 
         Keys of the node's other generations are void from then on.

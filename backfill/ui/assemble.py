@@ -26,7 +26,7 @@ from backfill.drivers.salt.driver import SaltProvisioner
 from backfill.drivers.slurm.driver import SlurmManager
 from backfill.engine.gate import Gatekeeper
 from backfill.ports.capabilities import CheckpointKeeper, LeakFinder
-from backfill.ports.provider import InstanceProvider, Provisioner
+from backfill.ports.provider import InstanceProvider, Provisioner, SeedFile
 from backfill.ports.workload import Credentials
 from backfill.ui import slurm_parts
 
@@ -109,7 +109,7 @@ def providers(
     return found
 
 
-def _enrol(salt: Provisioner, spec: InstanceSpec) -> Mapping[str, bytes]:
+def _enrol(salt: Provisioner, spec: InstanceSpec) -> Mapping[str, SeedFile]:
     return salt.enrol(spec.name, spec.tag.generation, spec.address)
 
 

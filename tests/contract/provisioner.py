@@ -8,7 +8,7 @@ import pytest
 
 from backfill.ports.capabilities import StateTeller
 from backfill.ports.errors import NotFoundError
-from backfill.ports.provider import Provisioner
+from backfill.ports.provider import Provisioner, SeedFile
 
 PEM = "/etc/salt/pki/minion/minion.pem"
 
@@ -18,7 +18,7 @@ class ProvisionerRig(Protocol):
 
     provisioner: Provisioner
 
-    def start(self, node: str, files: dict[str, bytes]) -> None:
+    def start(self, node: str, files: dict[str, SeedFile]) -> None:
         """Bring a machine with these files to life; returns when it is configured."""
 
     def spoil(self, node: str) -> str:

@@ -10,6 +10,7 @@ import yaml
 
 from backfill.lab.saltimage import STATES
 from backfill.lab.waiting import wait_until
+from backfill.ports.provider import SeedFile
 from tests.contract.provisioner import PEM, ProvisionerContract
 from tests.real.salt_rig import LIMIT_S, SaltRig, salt_lab
 
@@ -36,11 +37,11 @@ def test_bare_metal_is_in_the_report(rig: SaltRig) -> None:
     rig.start(
         "bm1",
         {
-            "/etc/salt/minion_id": b"bm1\n",
-            "/etc/salt/grains": json.dumps(grains).encode(),
-            PEM: key["private"].encode(),
-            f"{pki}/minion.pub": key["public"].encode(),
-            f"{pki}/minion_master.pub": key["master"].encode(),
+            "/etc/salt/minion_id": SeedFile(b"bm1\n"),
+            "/etc/salt/grains": SeedFile(json.dumps(grains).encode()),
+            PEM: SeedFile(key["private"].encode()),
+            f"{pki}/minion.pub": SeedFile(key["public"].encode()),
+            f"{pki}/minion_master.pub": SeedFile(key["master"].encode()),
         },
     )
     assert rig.provisioner.enrolled()["bm1"] == 0
@@ -134,13 +135,13 @@ def test_the_controllers_states_are_applied(rig: SaltRig) -> None:
         rig.start(
             "head",
             {
-                "/etc/salt/minion_id": b"head\n",
-                "/etc/salt/grains": json.dumps(grains).encode(),
+                "/etc/salt/minion_id": SeedFile(b"head\n"),
+                "/etc/salt/grains": SeedFile(json.dumps(grains).encode()),
                 # A minion that is not tuned for guests fetches it by itself.
-                f"/var/cache/salt/minion/extmods/states/{SLURM.name}": SLURM.read_bytes(),
-                PEM: key["private"].encode(),
-                f"{pki}/minion.pub": key["public"].encode(),
-                f"{pki}/minion_master.pub": key["master"].encode(),
+                f"/var/cache/salt/minion/extmods/states/{SLURM.name}": SeedFile(SLURM.read_bytes()),
+                PEM: SeedFile(key["private"].encode()),
+                f"{pki}/minion.pub": SeedFile(key["public"].encode()),
+                f"{pki}/minion_master.pub": SeedFile(key["master"].encode()),
             },
         )
         assert rig.provisioner.apply(["head"], test=True)["head"].changed == ()
@@ -206,6 +207,6 @@ def test_a_pillar_without_its_end_fails_loudly(rig: SaltRig) -> None:
 def test_a_black_hole_in_the_resolver_holds_up_nobody(rig: SaltRig) -> None:
     """Names come from files: a name server that swallows questions is never asked."""
     files = rig.provisioner.enrol("vn2", 1, "10.77.1.2/16")
-    assert b"hosts: files\n" in files["/etc/nsswitch.conf"]
-    rig.start("vn2", {**files, "/etc/resolv.conf": b"nameserver 10.77.200.200\n"})
+    assert b"hosts: files\n" in files["/etc/nsswitch.conf"].content
+    rig.start("vn2", {**files, "/etc/resolv.conf": SeedFile(b"nameserver 10.77.200.200\n", 0o644)})
     rig.stop("vn2")

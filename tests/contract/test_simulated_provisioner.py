@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from backfill.drivers.simulated.provisioner import SimulatedProvisioner
+from backfill.ports.provider import SeedFile
 from tests.contract.provisioner import PEM, ProvisionerContract
 
 
@@ -14,8 +15,8 @@ class SimulatedRig:
     def __init__(self) -> None:
         self.provisioner = SimulatedProvisioner()
 
-    def start(self, node: str, files: dict[str, bytes]) -> None:
-        assert self.provisioner.accepts(files[PEM])
+    def start(self, node: str, files: dict[str, SeedFile]) -> None:
+        assert self.provisioner.accepts(files[PEM].content)
 
     def spoil(self, node: str) -> str:
         self.provisioner.drifted[node] = (("limits", "would be written"),)

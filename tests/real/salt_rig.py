@@ -21,6 +21,7 @@ from backfill.lab.saltimage import LOOK, STATES
 from backfill.lab.spec import LabSpec
 from backfill.lab.waiting import wait_until
 from backfill.ports.errors import DriverError
+from backfill.ports.provider import SeedFile
 
 # Only a test that fails waits so long.
 LIMIT_S = 600.0
@@ -55,20 +56,21 @@ class SaltRig:
         self._baked = {
             "/etc/salt/minion": whole_files(rendered)["/etc/salt/minion"],
             # Where Salt looks for modules that are not its own.
-            f"/var/cache/salt/minion/extmods/modules/{LOOK.name}": LOOK.read_bytes(),
+            f"/var/cache/salt/minion/extmods/modules/{LOOK.name}": SeedFile(LOOK.read_bytes()),
         }
 
     def connect(self, within_s: float = 20.0) -> SaltProvisioner:
         """A provisioner whose Salt process lives in the lab's controller."""
         return connect(self.lab, within_s)
 
-    def start(self, node: str, files: dict[str, bytes], wait: bool = True) -> None:
+    def start(self, node: str, files: dict[str, SeedFile], wait: bool = True) -> None:
         """Start a minion with these files; returns when its states hold."""
         home = self.lab.dir / "minions" / node
-        for path, content in {**files, **self._baked}.items():
+        for path, file in {**files, **self._baked}.items():
             place = home / "files" / path.lstrip("/")
             place.parent.mkdir(parents=True, exist_ok=True)
-            place.write_bytes(content)
+            place.write_bytes(file.content)
+            place.chmod(file.mode)
         program = home / "files/usr/local/sbin/backfill-stated"
         program.parent.mkdir(parents=True, exist_ok=True)
         argv = ["gcc", "-Wall", "-Werror", "-o", str(program), str(GUEST_FILES / "stated.c")]
@@ -82,7 +84,7 @@ class SaltRig:
             self._minions[node] = self.lab.popen("bm1", argv, stdout=log, stderr=log)
         if wait:
             # An order to somebody who does not listen yet is lost, and waited for in full.
-            own = files["/etc/salt/minion_id"].decode().strip()
+            own = files["/etc/salt/minion_id"].content.decode().strip()
             assert wait_until(lambda: self.answers(own), LIMIT_S), (home / "log").read_text()
             assert wait_until(lambda: self.settled(node), LIMIT_S), (home / "log").read_text()
 

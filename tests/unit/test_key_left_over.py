@@ -32,7 +32,7 @@ def test_an_instance_is_gone_although_its_key_cannot_be_forgotten(
     """Its jobs start over; the log tells of the key, which is void once the name is used again."""
     world, salt = cluster(), Out()
     world.provider.create(spec())
-    old = salt.enrol("v1", 1, "10.0.0.1/8")[PEM]
+    old = salt.enrol("v1", 1, "10.0.0.1/8")[PEM].content
     outside = Outside(world.slurm, {"n1": world.provider}, world.clock, provisioner=salt)
     told = on_instance(outside, replace(DELETE, off=off))
     assert told == [ch.InstanceGone("n1", "v1", world.clock.now())]

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import io
 import json
 import sys
+import tarfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from backfill.drivers.libvirt.guest.seed import Identity, seed_tar
 from backfill.drivers.salt import results
 from backfill.drivers.salt.driver import SaltProvisioner, minion_id, node_of
 from backfill.ports.errors import DriverError
@@ -140,7 +143,33 @@ def test_what_others_bring_to_the_master_is_never_seen(connect: Connect) -> None
     key = {"private": "p", "public": "q", "master": "m"}
     salt = connect({"keys": {"accepted": []}, "states": {**RENDERED, "others": True}, "make_key": key})
     listed = salt.enrol("vn1", 1, "10.0.0.1/16")["/etc/backfill/stated"]
-    assert listed.startswith(b"run what ext_pillar or another file server")
+    assert listed.content.startswith(b"run what ext_pillar or another file server")
+
+
+def test_a_secret_of_a_states_file_is_roots_in_the_guest(connect: Connect) -> None:
+    """Neither the file nor the list, which holds its text again, is there for others to read."""
+    key = {"private": "p", "public": "q", "master": "m"}
+    path = "/etc/sssd/sssd.conf"
+    secret = {
+        "state": "file",
+        "fun": "managed",
+        "name": path,
+        "__id__": path,
+        "mode": "0600",
+        "contents": "s3cret",
+    }
+    rendered = {**RENDERED, "states": [STATE, secret]}
+    salt = connect({"keys": {"accepted": []}, "states": rendered, "make_key": key})
+    guest = Identity("vn1", "10.0.0.1/16", "", "", "", "")
+    seed = seed_tar(guest, b"key", more=salt.enrol("vn1", 1, "10.0.0.1/16"))
+    with tarfile.open(fileobj=io.BytesIO(seed)) as tar:
+        modes = {member.name: member.mode for member in tar if b"s3cret" in _content(tar, member)}
+    assert modes == {"etc/sssd/sssd.conf": 0o600, "etc/backfill/stated": 0o400}
+
+
+def _content(tar: tarfile.TarFile, member: tarfile.TarInfo) -> bytes:
+    file = tar.extractfile(member)
+    return b"" if file is None else file.read()
 
 
 def test_keys_of_earlier_generations_are_void_once_the_name_is_enrolled(

@@ -12,6 +12,7 @@ import pytest
 
 from backfill.drivers.salt.stated import stated, whole_files
 from backfill.lab.guestroot import GUEST_FILES
+from backfill.ports.provider import SeedFile
 
 Check = Callable[[bytes | None], tuple[int, str]]
 
@@ -195,4 +196,20 @@ def test_whole_files_are_those_that_states_write_by_themselves() -> None:
         state("file.managed", "/run/backfill/salt", contents="ok"),
         state("file.decode", "/etc/munge/munge.key", contents_pillar="secret"),
     ]
-    assert whole_files(states) == {"/etc/a": b"a\n"}
+    assert whole_files(states) == {"/etc/a": SeedFile(b"a\n", 0o644)}
+
+
+@pytest.mark.parametrize(
+    ("said", "mode"),
+    [
+        ({"mode": "0600"}, 0o600),
+        ({"mode": 640}, 0o640),
+        ({"mode": "4755"}, 0o755),
+        ({"mode": "keep"}, 0o400),
+        ({}, 0o644),
+    ],
+)
+def test_a_file_is_as_open_as_its_state_says(said: dict[str, Any], mode: int) -> None:
+    """Salt reads the digits of a number; one that it cannot read opens nothing; without one its own holds."""
+    files = whole_files([state("file.managed", "/etc/a", contents="a", **said)])
+    assert files == {"/etc/a": SeedFile(b"a\n", mode)}

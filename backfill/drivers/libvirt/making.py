@@ -39,6 +39,7 @@ from backfill.ports.errors import (
     UnreachableError,
     UnreadableError,
 )
+from backfill.ports.provider import SeedFile
 
 _Made = TypeVar("_Made")
 _log = logging.getLogger(__name__)
@@ -233,20 +234,21 @@ def _seed(
     return seed_tar(identity, key, around.no_ops, entropy, canary, more, around.asks, place)
 
 
-def _peers(pool: Pool, spec: InstanceSpec) -> dict[str, bytes]:
+def _peers(pool: Pool, spec: InstanceSpec) -> dict[str, SeedFile]:
     text = peers_text(pool.config.surroundings.peers, spec.name)
-    return {PEERS: text} if text else {}
+    return {PEERS: SeedFile(text, 0o644)} if text else {}
 
 
-def _of_image(pool: Pool, spec: InstanceSpec, image: ImageFiles) -> dict[str, bytes]:
+def _of_image(pool: Pool, spec: InstanceSpec, image: ImageFiles) -> dict[str, SeedFile]:
     """Return what the catalogue gives to guests of an image."""
-    own_root: dict[str, bytes] = {}
+    own_root: dict[str, SeedFile] = {}
     if image.own_root_mb:
-        own_root = {OWN_ROOT: own_root_text(image.own_root_mb, pool.config.surroundings.mounts)}
+        text = own_root_text(image.own_root_mb, pool.config.surroundings.mounts)
+        own_root = {OWN_ROOT: SeedFile(text, 0o644)}  # what reads it runs as the job's user
     return own_root | _user_data(spec, image.user_data)
 
 
-def _user_data(spec: InstanceSpec, path: str) -> dict[str, bytes]:
+def _user_data(spec: InstanceSpec, path: str) -> dict[str, SeedFile]:
     """Return the files of cloud-init's NoCloud folder; nothing without user data."""
     if not path:
         return {}
@@ -258,7 +260,7 @@ def _user_data(spec: InstanceSpec, path: str) -> dict[str, bytes]:
         raise RefusedError(path, f"user data may have {MOST_USER_DATA} bytes", "make it shorter")
     once = f"instance-id: {spec.name}-{spec.tag.generation}\nlocal-hostname: {spec.name}\n"
     folder = "/var/lib/cloud/seed/nocloud"
-    return {f"{folder}/user-data": content, f"{folder}/meta-data": once.encode()}
+    return {f"{folder}/user-data": SeedFile(content), f"{folder}/meta-data": SeedFile(once.encode())}
 
 
 def _clear(pool: Pool, host: str, name: str) -> None:

@@ -18,15 +18,16 @@ from backfill.drivers.libvirt.devices.book import DeviceBook
 from backfill.drivers.libvirt.settings import LibvirtConfig
 from backfill.drivers.libvirt.store import Store
 from backfill.ports.errors import BusyError, NotFoundError, UnreachableError, UnreadableError
+from backfill.ports.provider import SeedFile
 
 AT_REST = frozenset({InstanceState.SUSPENDED, InstanceState.OFF, InstanceState.CRASHED})
 _Value = TypeVar("_Value")
 
 
-SeedFiles = Callable[[InstanceSpec], Mapping[str, bytes]]
+SeedFiles = Callable[[InstanceSpec], Mapping[str, SeedFile]]
 
 
-def no_files(spec: InstanceSpec) -> Mapping[str, bytes]:
+def no_files(spec: InstanceSpec) -> Mapping[str, SeedFile]:
     """Nothing beyond what every guest gets."""
     return {}
 

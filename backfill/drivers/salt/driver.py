@@ -15,7 +15,7 @@ from backfill.drivers.salt.link import Answer, SaltLink
 from backfill.drivers.salt.results import rendering_error
 from backfill.drivers.salt.stated import PLACE, stated, whole_files
 from backfill.ports.errors import DriverError, NotFoundError
-from backfill.ports.provider import StateRun
+from backfill.ports.provider import SeedFile, StateRun
 
 _log = logging.getLogger(__name__)
 _KEY_S = 30.0
@@ -56,7 +56,7 @@ class SaltProvisioner:
         """DriverError when there is no Salt or master, or no node's states can be made of them."""
         _listed(self._ask("states", id="nobody", grains=_grains("nobody", "127.0.0.1"), keep=False))
 
-    def enrol(self, node: str, generation: int, address: str) -> dict[str, bytes]:
+    def enrol(self, node: str, generation: int, address: str) -> dict[str, SeedFile]:
         """Make a new key, what the node's states would write, and the list of all that they come to.
 
         So the first run finds nothing to do, and the guest can tell as much before it.
@@ -71,13 +71,14 @@ class SaltProvisioner:
         key = self._ask("make_key", id=own)
         pki = "/etc/salt/pki/minion"
         return whole_files(rendered["states"]) | {
-            PLACE: listed,
-            "/etc/salt/minion_id": f"{own}\n".encode(),
-            "/etc/salt/grains": json.dumps(grains).encode() + b"\n",
-            f"{pki}/minion.pem": key["private"].encode(),
-            f"{pki}/minion.pub": key["public"].encode(),
+            # It holds the text of every file again, also of those that only root may read.
+            PLACE: SeedFile(listed),
+            "/etc/salt/minion_id": SeedFile(f"{own}\n".encode(), 0o644),
+            "/etc/salt/grains": SeedFile(json.dumps(grains).encode() + b"\n", 0o644),
+            f"{pki}/minion.pem": SeedFile(key["private"].encode()),
+            f"{pki}/minion.pub": SeedFile(key["public"].encode()),
             # The master's key is known from the start: nobody can pose as it at the first boot.
-            f"{pki}/minion_master.pub": key["master"].encode(),
+            f"{pki}/minion_master.pub": SeedFile(key["master"].encode()),
         }
 
     def expel(self, node: str, generation: int) -> None:

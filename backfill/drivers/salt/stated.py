@@ -9,7 +9,10 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Callable, Mapping, Sequence
+
+from backfill.ports.provider import SeedFile
 
 PLACE = "/etc/backfill/stated"
 # Proven by a credential in each direction; a checksum here would be one more trace of the key.
@@ -47,10 +50,10 @@ _UNDERSTOOD = {
 }
 
 
-def whole_files(states: Sequence[State]) -> dict[str, bytes]:
+def whole_files(states: Sequence[State]) -> dict[str, SeedFile]:
     """Return the files that the states write out of nothing but their own text, by path."""
-    texts = {_name(s): _text(s) for s in _lasting(states) if _kind(s) == "file.managed"}
-    return {path: text for path, text in texts.items() if text}
+    found = {_name(s): SeedFile(_text(s), _mode(s)) for s in _lasting(states) if _kind(s) == "file.managed"}
+    return {path: file for path, file in found.items() if file.content}
 
 
 def stated(states: Sequence[State], doubt: str | None = None) -> bytes:
@@ -156,6 +159,22 @@ def _name(state: State) -> str:
 
 def _owned(state: State) -> str:
     return " ".join(str(state.get(key, "-")) for key in ("mode", "user", "group"))
+
+
+# What Salt gives a new file whose state names no mode: its minions have the usual umask of 022. A stricter
+# one would stay, since no run changes a mode that no state names, and users read such files.
+_USUAL_MODE = 0o644
+# Where a mode cannot be read, and until a run has seen to it.
+_ROOTS_MODE = 0o400
+
+
+def _mode(state: State) -> int:
+    """Return whom a state lets read its file. Bits that let programs run as others are left to Salt."""
+    mode = state.get("mode")
+    if mode is None:
+        return _USUAL_MODE
+    # As Salt does it: of a number its decimal digits count.
+    return int(str(mode), 8) & 0o777 if re.fullmatch("[0-7]{3,5}", str(mode)) else _ROOTS_MODE
 
 
 def _text(state: State) -> bytes:

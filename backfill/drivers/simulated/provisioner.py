@@ -8,7 +8,7 @@ from collections.abc import Collection, Mapping, Sequence
 
 from backfill.core.model.readiness import Stated
 from backfill.ports.errors import NotFoundError
-from backfill.ports.provider import StateRun
+from backfill.ports.provider import SeedFile, StateRun
 
 
 class SimulatedProvisioner:
@@ -26,12 +26,13 @@ class SimulatedProvisioner:
         self._numbers = itertools.count(1)
         self._lock = threading.Lock()
 
-    def enrol(self, node: str, generation: int, address: str) -> dict[str, bytes]:
+    def enrol(self, node: str, generation: int, address: str) -> dict[str, SeedFile]:
         """Make a new key; the old one of this node is void."""
         with self._lock:
             key = f"key {next(self._numbers)} of {node}.g{generation}".encode()
             self._keys[node] = (generation, key)
-        return {"/etc/salt/pki/minion/minion.pem": key, "/etc/salt/minion_id": f"{node}\n".encode()}
+        own = SeedFile(f"{node}\n".encode(), 0o644)
+        return {"/etc/salt/pki/minion/minion.pem": SeedFile(key), "/etc/salt/minion_id": own}
 
     def expel(self, node: str, generation: int) -> None:
         """Drop the key, unless a later generation has one."""

@@ -13,6 +13,8 @@ import tarfile
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from backfill.ports.provider import SeedFile
+
 ENTROPY_BYTES = 64
 # A clone goes on with the disk sizes that its parent saw: all seeds are equally long.
 _LENGTH = 64 << 10
@@ -84,7 +86,7 @@ def seed_tar(
     no_ops: tuple[str, ...] = (),
     entropy: bytes = b"",
     canary: bool = False,
-    more: Mapping[str, bytes] | None = None,
+    more: Mapping[str, SeedFile] | None = None,
     asks: str = "",
     key_place: str = MUNGE_KEY,
 ) -> bytes:
@@ -106,9 +108,8 @@ def seed_tar(
             _add(tar, "etc/backfill/canary", b"\n", 0o644)
         _add(tar, "etc/backfill/identity", identity_text(identity).encode(), 0o644)
         _add(tar, key_place[1:], key, 0o400)
-        for path, content in sorted((more or {}).items()):
-            secret = "/pki/" in path or "/cloud/seed/" in path
-            _add(tar, path.lstrip("/"), content, 0o400 if secret else 0o644)
+        for path, file in sorted((more or {}).items()):
+            _add(tar, path.lstrip("/"), file.content, file.mode)
         if asks:
             _add(tar, HOOK_FILE[1:], f"{asks}\n".encode(), 0o644)
             _add(tar, _STAND_IN[1:], _STAND_IN_TEXT.encode(), 0o755)
