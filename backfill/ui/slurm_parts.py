@@ -206,6 +206,7 @@ def machine_gate(config: Config) -> MachineGate | None:
         rule.inside,
         networks=tuple(NetworkGate(n.name, n.users, n.accounts, ", ".join(n.allowed)) for n in rule.networks),
         clouds=all(host.provider is Provider.OPENSTACK for host in config.hosts),
+        most_disk_gb=rule.largest_disk_gb(config.policies.instances.flavour),
     )
 
 

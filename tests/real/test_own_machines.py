@@ -68,7 +68,9 @@ class OwnSite:
             NetworkGate("lan"),
             NetworkGate("ours", ("bob",), ("physics",), "user bob, account physics"),
         )
-        gate = MachineGate(feature, ("batch",), low=("any",), inside=("metal",), networks=networks)
+        gate = MachineGate(
+            feature, ("batch",), low=("any",), inside=("metal",), networks=networks, most_disk_gb=20
+        )
         ours = self.home / "ours"
         plan = HookPlan("slurmctld", ours, f"unix:{ours}/none", 300, ours / "log", machines=gate)
         Hooks(change, ours).install(plan, self.rig.manager.settings().version)
@@ -214,6 +216,8 @@ def test_what_is_asked_for_reaches_the_daemon(
         ("--mem-per-vm=-1", "--mem-per-vm=-1: use a size such as 2048 (MB) or 2G"),
         ("--mem-per-vm=9999999999", "use a size such as 2048 (MB) or 2G"),
         ("--disk-size=1.5G", "--disk-size=1.5G: use a size such as 20 (GB) or 500M"),
+        ("--disk-size=20000", "--disk-size=20000 is more than the 20 GB that a machine's disk may have"),
+        ("-p metal --disk-size=20481M", "is more than the 20 GB that a machine's disk may have"),
         ("--vm-image=../../etc/passwd", "use a name of letters, digits and . _ -"),
         ("--vm-image=a,cpus=99", "use a name of letters, digits and . _ -"),
         ("--vm-network=$(reboot)", "use a name of letters, digits and . _ -"),

@@ -223,12 +223,18 @@ def test_a_host_that_loses_its_power_takes_the_job_with_it() -> None:
     run.until(lambda: nothing_left(run, sim), 200)
 
 
-def test_what_can_never_be_is_told() -> None:
+@pytest.mark.parametrize(
+    ("word", "said"),
+    [
+        ("per_node=2,cpus=3", "2 on each of its nodes take 6 CPUs"),
+        ("disk=20000", "own_machines.most_disk_gb allows 20"),
+    ],
+)
+def test_what_can_never_be_is_told(word: str, said: str) -> None:
     """The job runs all the same, and its owner reads why it has none."""
     sim, run = begin()
-    job = outer(sim, 30.0, f"{WORD}:per_node=2,cpus=3")
+    job = outer(sim, 30.0, f"{WORD}:{word}")
     run.until(lambda: state(run, job) is MachinesState.GIVEN_BACK, 30)
-    said = "2 on each of its nodes take 6 CPUs"
     run.until(lambda: said in sim.slurm.admin_comment(job), 5)
     assert any(said in why(r) for r in run.cycle.last.refusals if r.subject == f"job {job}")
     assert not run.world.managed

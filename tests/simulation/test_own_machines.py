@@ -265,7 +265,8 @@ def test_what_can_never_be_is_told_as_soon_as_it_is_known() -> None:
     odd = sim.submit("htc", 5.0, comment=f"{WORD}:cpus=many")
     small = sim.submit("htc", 5.0, cpus=4, comment=f"{WORD}:cpus=2")
     several = sim.submit("htc", 5.0, comment=f"{WORD}:per_node=2")
-    jobs = [wide, odd, small, several]
+    huge = sim.submit("htc", 5.0, comment=f"{WORD}:disk=20000")
+    jobs = [wide, odd, small, several, huge]
     run.until(lambda: all(state(run, job) is MachinesState.GIVEN_BACK for job in jobs), 30)
     assert all(sim.job(job).reason == "JobHeldAdmin" for job in jobs)
     run.until(lambda: all("scontrol release" in sim.slurm.admin_comment(job) for job in jobs), 10)
@@ -273,6 +274,7 @@ def test_what_can_never_be_is_told_as_soon_as_it_is_known() -> None:
     assert "cpus='many'" in sim.slurm.admin_comment(odd)
     assert "ask for larger machines" in sim.slurm.admin_comment(small)
     assert "several machines for each node outside an allocation" in sim.slurm.admin_comment(several)
+    assert "own_machines.most_disk_gb allows 20" in sim.slurm.admin_comment(huge)
     assert any("can never be had" in said for said in why_not(run, wide))
     sim.slurm.release_job(wide)
     run.run(10.0)

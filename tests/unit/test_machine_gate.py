@@ -61,6 +61,15 @@ def test_the_policy_file_says_which_networks_there_are_and_whose(tmp_path: Path)
     assert settings.networks == {"lan": "br1", "ours": "br2"}
 
 
+def test_the_policy_file_says_how_large_a_disk_may_be(tmp_path: Path) -> None:
+    """Never less than all instances have, whatever the key says."""
+    for most_gb, counts_gb in ((100, 100), (1, 4)):
+        own = f"own_machines: {{enabled: true, most_disk_gb: {most_gb}}}"
+        gate = slurm_parts.hook_plan(loaded(tmp_path, text(LIBVIRT, own, hosts=LIBVIRT_HOST))).machines
+        assert gate is not None
+        assert f"most_disk_gb = {counts_gb}," in machines_part(gate)
+
+
 def test_where_all_machines_are_in_a_cloud_the_script_knows_it(tmp_path: Path) -> None:
     """So that devices are refused as the job is submitted; Neutron's name is not ours."""
     own = "own_machines: {enabled: true, networks: [{name: lan, cloud: project-lan}]}"

@@ -218,6 +218,7 @@ class Code(Enum):
     MACHINES_SMALL = "machines_small"
     MACHINES_MANY = "machines_many"
     MACHINES_BEYOND = "machines_beyond"
+    MACHINES_DISK = "machines_disk"
     MACHINES_ELSEWHERE = "machines_elsewhere"
     MACHINES_CLAIMED = "machines_claimed"
     MACHINES_FUNCTIONS = "machines_functions"

@@ -327,6 +327,10 @@ _CODES: dict[Code, str | Callable[[Mapping[str, Any]], str]] = {
         "{many} on each of its nodes take {cpus} CPUs and {memory_mb} MB, and the job got {got_cpus} CPUs"
         "[ and {got_mb} MB] there"
     ),
+    Code.MACHINES_DISK: (
+        "it asks for a disk of {disk_gb} GB for each machine (--disk-size), and own_machines.most_disk_gb "
+        "allows {most_gb}: ask for a smaller one"
+    ),
     Code.MACHINES_ELSEWHERE: "it got {node}, where no machine can be created: it is not among `hosts`",
     Code.MACHINES_CLAIMED: "the room of {host} is not proven free for it yet",
     Code.MACHINES_MANY: "{what} can never be had: {key} = {most}",

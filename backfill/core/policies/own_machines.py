@@ -6,6 +6,7 @@ import re
 from dataclasses import dataclass, field
 
 from backfill.core.model.cluster import Job
+from backfill.core.model.fleet import Flavour
 from backfill.core.model.keys import Option, about, key
 from backfill.core.model.refusals import Code, Reason, because
 
@@ -73,6 +74,11 @@ class OwnMachines:
     networks: tuple[MachineNetwork, ...] = key((), "Networks that jobs may ask for, one entry for each.")
     most: int = key(64, "How many machines may belong to jobs at the same time.")
     most_per_user: int = key(0, "How many may belong to the jobs of one user; 0: as many as to all.")
+    most_disk_gb: int = key(
+        20,
+        "How large a disk a job may ask for, since its user can fill it. One as large as that of "
+        "`instances.flavour` it may always have.",
+    )
     respawns: int = key(2, "How often all of them are made again if one fails before its job began.", least=0)
     passed_over_s: float = key(
         600.0, "How long later jobs may pass a job whose machines find no room; after that none may."
@@ -106,6 +112,17 @@ class OwnMachines:
         user, account = job.user, job.account or "(none)"
         code, allowed = Code.NETWORK_OF_OTHERS, known.allowed
         return because(code, network=name, user=user, account=account, allowed=allowed)
+
+    def largest_disk_gb(self, usual: Flavour) -> int:
+        """Return how large a disk a job may ask for: never less than all instances have."""
+        return max(self.most_disk_gb, usual.disk_gb)
+
+    def disk_refusal(self, disk_gb: float | None, usual: Flavour) -> Reason | None:
+        """Return why the job may not have a disk of this size, if it may not; None: the usual one."""
+        most_gb = self.largest_disk_gb(usual)
+        if disk_gb is None or disk_gb <= most_gb:
+            return None
+        return because(Code.MACHINES_DISK, disk_gb=disk_gb, most_gb=most_gb)
 
     def reserved(self, node: str, network: str) -> bool:
         """Return True if a node of this name is for machines in other networks than this."""

@@ -34,6 +34,7 @@ from backfill.core.reconcile.job_machines import (
 )
 from backfill.core.reconcile.own_machines import (
     allocation_over,
+    disk_too_large,
     margin_mb,
     not_its_image,
     not_its_network,
@@ -312,10 +313,10 @@ def _never(builder: PlanBuilder, own: JobMachines, job: Job) -> Reason | None:
     for name in job.nodes:
         if world.host_of_node(name) not in policies.hosts:
             return because(Code.MACHINES_ELSEWHERE, node=name)
-    whose = not_its_image(builder, own, job) or not_its_network(builder, own, job)
-    whose = whose or too_many_ever(builder, own)
-    if whose is not None:
-        return whose
+    denied = not_its_image(builder, own, job) or not_its_network(builder, own, job)
+    denied = denied or disk_too_large(builder, wanted) or too_many_ever(builder, own)
+    if denied is not None:
+        return denied
     (got_cpus, got_mb), many = share(job), wanted.per_node
     cpus, memory_mb = own.flavour.cpus * many, own.flavour.memory_mb * many + sum(wanted.regions)
     if cpus > got_cpus or (got_mb and memory_mb > got_mb):

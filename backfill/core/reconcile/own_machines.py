@@ -119,9 +119,10 @@ def never_own(builder: PlanBuilder, own: JobMachines, job: Job) -> Reason | None
     if job.machines_fault is not None or wanted.per_node > 1:
         several = "several machines for each node outside an allocation"
         return job.machines_fault or because(Code.MACHINES_UNABLE, what=(several,))
-    whose = not_its_image(builder, own, job) or not_its_network(builder, own, job)
-    if whose is not None:
-        return whose
+    denied = not_its_image(builder, own, job) or not_its_network(builder, own, job)
+    denied = denied or disk_too_large(builder, wanted)
+    if denied is not None:
+        return denied
     cpus, memory_mb = share(job)
     if own.flavour.cpus < cpus or own.flavour.node_memory_mb < memory_mb:
         shape, room = str(own.flavour.resources), own.flavour.node_memory_mb
@@ -176,6 +177,12 @@ def not_its_network(builder: PlanBuilder, own: JobMachines, job: Job) -> Reason 
     """Return why the job cannot have its network, if it cannot."""
     network = "" if own.request is None else own.request.network or ""
     return builder.policies.own_machines.network_refusal(network, job)
+
+
+def disk_too_large(builder: PlanBuilder, wanted: MachineRequest) -> Reason | None:
+    """Return that the job asks for a larger disk than it may have, if it does."""
+    policies = builder.policies
+    return policies.own_machines.disk_refusal(wanted.disk_gb, policies.instances.flavour)
 
 
 def too_many_ever(builder: PlanBuilder, own: JobMachines) -> Reason | None:

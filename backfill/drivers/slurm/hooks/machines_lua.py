@@ -149,6 +149,10 @@ local function not_given(values, job_desc)
   if own.clouds and (values.sriov or values.ivshmem) then
     return "its machines are made in a cloud, where they have no devices: leave out --sriov and --ivshmem"
   end
+  if values.disk and size("G")(values.disk) > own.most_disk_gb * 1024 then
+    return "--disk-size=" .. values.disk .. " is more than the " .. own.most_disk_gb
+      .. " GB that a machine's disk may have"
+  end
   if not values.network then return end
   local network = own.networks[values.network]
   if not network then
@@ -287,6 +291,7 @@ class MachineGate:
     is not `high`; `inside`: jobs there may have them on the nodes that they get. `extra`: this release
     of Slurm has --extra. An empty feature: nothing is added to constraints. `clouds`: all of their hosts
     are clouds, which lend no devices. `slurm_uid`: SlurmUser, who may change jobs as root may.
+    `most_disk_gb`: how large a disk a job may ask for.
     """
 
     feature: str
@@ -299,6 +304,7 @@ class MachineGate:
     networks: tuple[NetworkGate, ...] = ()
     clouds: bool = False
     slurm_uid: int | None = None
+    most_disk_gb: int = 1 << 20  # the largest size that is read at all
 
 
 def machines_part(gate: MachineGate | None) -> str:
@@ -318,6 +324,7 @@ def _settings(gate: MachineGate) -> Iterable[str]:
     known = ", ".join(network.name for network in gate.networks)
     yield f"known_networks = {quoted(f', use {known}' if known else '')}"
     yield f"clouds = {str(gate.clouds).lower()}"
+    yield f"most_disk_gb = {gate.most_disk_gb}"
     uids = (0,) if gate.slurm_uid is None else (0, gate.slurm_uid)
     yield f"trusted = {{ {', '.join(f'[{uid}] = true' for uid in uids)} }}"
     yield f"pin = {quoted(PIN_PREFIX)}"
