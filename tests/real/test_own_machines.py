@@ -243,6 +243,7 @@ def test_what_is_asked_for_reaches_the_daemon(
         ("--comment=backfill-vm:ivshmem=3", "ivshmem=3: use sizes that are powers of two"),
         ("--comment=backfill-vm:cpus=1,cpus=2", "says cpus more than once"),
         ("--reservation=backfill-job-1", "reservation backfill-job-1 is for the machines of one job"),
+        ("--reservation=x,backfill-job-1", "reservation backfill-job-1 is for the machines of one job"),
     ],
 )
 def test_nonsense_is_refused_with_one_sentence(site: OwnSite, options: str, said: str) -> None:

@@ -193,9 +193,12 @@ local function routed(features)
   return "(" .. features .. ")&" .. own.feature
 end
 
-local function for_another(reservation)
-  if string.sub(reservation or "", 1, #own.pin) == own.pin then
-    return "reservation " .. reservation .. " is for the machines of one job"
+-- Slurm takes a list, and the job begins in whichever of them has room.
+local function for_another(reservations)
+  for name in string.gmatch(reservations or "", "[^,]+") do
+    if string.sub(name, 1, #own.pin) == own.pin then
+      return "reservation " .. name .. " is for the machines of one job"
+    end
   end
 end
 
