@@ -179,6 +179,19 @@ def test_the_sites_files_are_read(tmp_path: Path) -> None:
     assert "passwd" not in found
 
 
+def test_a_password_of_the_directory_service_gets_into_no_image(tmp_path: Path) -> None:
+    """Every job on the hosts can read the disk; the line and the remedy are told, the password is not."""
+    conf = tmp_path / "sssd/sssd.conf"
+    conf.parent.mkdir()
+    conf.write_text("[domain/x]\n# ldap_default_authtok = none\nldap_default_authtok_type = password\n")
+    assert "authtok_type" in site_files(tmp_path, Users.SSSD)["sssd/sssd.conf"]
+    with conf.open("a") as more:
+        more.write("  LDAP_default_authtok=s3cret\n")
+    with pytest.raises(LabError, match=f"^{conf}:4: ldap_default_authtok is a password") as refused:
+        site_files(tmp_path, Users.SSSD)
+    assert "s3cret" not in str(refused.value)
+
+
 def test_an_image_is_put_whole_and_never_over_another(tmp_path: Path) -> None:
     """Disks of instances lean on the one that is there."""
     built = tmp_path / "cache"

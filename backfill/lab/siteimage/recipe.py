@@ -39,6 +39,8 @@ _PACKAGES = (
     "tzdata",
     "udev",
 )
+_SSSD_CONF = "sssd/sssd.conf"
+_FORBIDDEN = "ldap_default_authtok"  # a password, or one that is merely obfuscated
 _SSSD = ("libnss-sss", "sssd-common", "sssd-ldap", "sssd-proxy")
 # Ordinary users work in these guests: what the kernel has against them stays on.
 CMDLINE = "quiet console=ttyS0 root=/dev/vda rw tsc=reliable no_timer_check 8250.nr_uarts=1 panic=-1"
@@ -107,10 +109,12 @@ class SiteRecipe:
 def site_files(etc: Path, users: Users) -> dict[str, str]:
     """Read what an image takes from a machine of the site, mostly the controller's own /etc.
 
-    Raises LabError for a file that is needed and cannot be read.
+    Raises LabError for a file that is needed and cannot be read, or must not be in an image.
     """
-    needed = {Users.FILES: ("passwd", "group"), Users.SSSD: ("sssd/sssd.conf",)}
+    needed = {Users.FILES: ("passwd", "group"), Users.SSSD: (_SSSD_CONF,)}
     found = {name: _read(etc / name) for name in needed[users]}
+    if _SSSD_CONF in found:
+        _check_sssd(etc / _SSSD_CONF, found[_SSSD_CONF])
     for name in ("hosts", "resolv.conf", "localtime"):
         path = etc / name
         if name == "localtime":
@@ -125,6 +129,18 @@ def _read(path: Path) -> str:
         return path.read_text(errors="replace")
     except OSError as error:
         raise LabError(f"{path} cannot be read: {error.strerror}; name its directory by --from") from error
+
+
+def _check_sssd(path: Path, text: str) -> None:
+    """Refuse a password: a disk is readable for everybody on the hosts, who thus can read any file in it."""
+    for number, line in enumerate(text.splitlines(), 1):
+        name, _, value = line.partition("=")
+        if name.strip().lower() == _FORBIDDEN and value.strip():
+            raise LabError(
+                f"{path}:{number}: {_FORBIDDEN} is a password, and every job on the hosts can read an image: "
+                "leave the line out (--from takes a copy), and bring the whole file with each guest's seed "
+                "(Salt, mode 0600), or let guests bind without a password"
+            )
 
 
 def _zone(link: Path) -> str:
