@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import os
 import subprocess
 import tempfile
 import time
@@ -13,6 +15,12 @@ from backfill.ports.errors import BadOutputError, DriverError, UnreachableError
 # it could not ask its munged, or failed itself.
 _VERDICTS = 8
 _LOOK_S = 0.02
+# Slurm puts the hash of a message there and takes nothing else for one. An empty payload it takes for any
+# message, unless CommunicationParameters has block_null_hash: whoever read it could speak as we do.
+_PAYLOAD = "backfill-proof"
+# munged also lets clocks differ by as much as a credential lives. Less than a minute would make a guest's
+# busy seconds, or a clock that is a little off, look like a wrong key.
+LIFE_S = 60.0
 _REPLAYED = 17  # EMUNGE_CRED_REPLAYED: it was understood before, which proves as much
 
 
@@ -20,15 +28,23 @@ class MungeCredentials:
     """See `backfill.ports.workload.Credentials`; needs `munge` and `unmunge`, and a munged that runs."""
 
     def __init__(
-        self, munge: str = "munge", unmunge: str = "unmunge", within_s: float = 5.0, socket: str = ""
+        self,
+        munge: str = "munge",
+        unmunge: str = "unmunge",
+        within_s: float = 5.0,
+        socket: str = "",
+        reader: int = 0,
+        life_s: float = LIFE_S,
     ):
-        """`socket`: of another munged than the machine's own."""
+        """`socket`: of another munged than the machine's own. `reader`: the only user who may decode what
+        is made here; in guests that is root. `life_s`: for how long it can be decoded."""
         self._munge, self._unmunge, self._within_s = munge, unmunge, within_s
         self._where = [f"--socket={socket}"] if socket else []
+        self._how = [f"--string={_PAYLOAD}", f"--ttl={math.ceil(life_s)}", f"--restrict-uid={reader}"]
 
     def make(self) -> str:
-        """Encode nothing: the credential itself is what counts."""
-        done = self._run([self._munge, "--no-input", *self._where], "")
+        """Encode a word that is of no use to Slurm: the credential itself is what counts."""
+        done = self._run([self._munge, *self._how, *self._where], "")
         text = done.stdout.strip()
         if done.returncode != 0:
             problem = done.stderr.strip() or f"{self._munge} ended with {done.returncode}"
@@ -71,7 +87,7 @@ def try_key(key: Path, munged: str = "munged", within_s: float = 10.0) -> str | 
     A munged of our own with that key makes and reads credentials, so the key of the one that runs
     need not be readable. Raises DriverError where none of that can be tried.
     """
-    here = MungeCredentials()
+    here = MungeCredentials(reader=os.geteuid())
     with tempfile.TemporaryDirectory(prefix="backfill-munge-") as scratch:
         argv = [munged, "--foreground", "--force", "--num-threads=1", f"--key-file={key}"]
         argv += [f"--{what}-file={scratch}/{what}" for what in ("pid", "seed", "log")]
@@ -84,7 +100,7 @@ def try_key(key: Path, munged: str = "munged", within_s: float = 10.0) -> str | 
             raise DriverError("munge", f"{munged} cannot be run: {error.strerror}") from error
         try:
             _await_munged(own, socket, log, time.monotonic() + within_s)
-            there = MungeCredentials(socket=str(socket))
+            there = MungeCredentials(socket=str(socket), reader=os.geteuid())
             return here.check(there.make()) or there.check(here.make())
         finally:
             own.kill()

@@ -20,7 +20,7 @@ from backfill.drivers.condor.pool import CondorPool
 from backfill.drivers.condor.settings import CondorConfig
 from backfill.drivers.identity.audit import AuditFiles
 from backfill.drivers.identity.directory import NssDirectory
-from backfill.drivers.munge import MungeCredentials
+from backfill.drivers.munge import LIFE_S, MungeCredentials
 from backfill.drivers.openstack.settings import CloudPlace, Guest, OpenStackConfig, Patience, Shape
 from backfill.drivers.salt.driver import SaltProvisioner
 from backfill.drivers.slurm.driver import SlurmManager
@@ -47,10 +47,14 @@ def slurm_manager(config: Config) -> SlurmManager:
     )
 
 
-def credentials(manager: SlurmManager) -> Credentials | None:
+def credentials(config: Config, manager: SlurmManager) -> Credentials | None:
     """Munge at this machine, where Slurm trusts it; a cluster with another AuthType has none."""
     kind = manager.settings().raw.get("AuthType", "auth/munge")
-    return MungeCredentials() if kind == "auth/munge" else None
+    if kind != "auth/munge":
+        return None
+    # A guest whose agent is silent gets the same credential again, for as long as it may be silent.
+    silent_s = config.libvirt.limits.agent_s if config.libvirt is not None else 0.0
+    return MungeCredentials(life_s=silent_s + LIFE_S)
 
 
 def provisioner(config: Config, on_event: Callable[[str], None] | None = None) -> SaltProvisioner | None:

@@ -74,6 +74,51 @@ def loot(rig: JobsRig, node: str, metadata: str = "") -> bytes:
     return found
 
 
+# It looks until it is told to end. What it looks for does not stand so in the script itself.
+_WATCH = r"""
+while [ ! -e "$0.end" ]; do
+    cat /proc/[0-9]*/cmdline /proc/[0-9]*/environ 2>/dev/null | tr '\000' '\n' |
+        grep -o 'MUNGE[:][^ ]*' >>"$0"
+    : >"$0.looked"
+done
+mv "$0" "$0.whole"
+"""
+
+
+class Watcher:
+    """A program of an ordinary user in a guest that looks for credentials wherever others run programs.
+
+    Slurm does not know of it, so it goes on while the node's jobs are suspended.
+    """
+
+    _SEEN = "/tmp/watched"
+
+    def __init__(self, rig: JobsRig, host: str, node: str) -> None:
+        self._rig, self._host, self._node = rig, host, node
+        packed = base64.b64encode(_WATCH.encode()).decode()
+        start = f'sh -c "$(echo {packed} | base64 -d)" {self._SEEN} </dev/null >/dev/null 2>&1 &'
+        self._run(f"rm -f {self._SEEN}*; setsid runuser -u {JOB_USER} -- {start}")
+        self.looks()
+
+    def looks(self) -> None:
+        """Wait until it has looked at everything once more, from now on."""
+        looked = f"{self._SEEN}.looked"
+        self._run(f"rm -f {looked}")
+        script = f"test ! -e {looked} || {{ rm -f {looked}; echo yes; }}"
+        for _ in range(2):  # the look that is going on may have begun before
+            self._rig.until(lambda: self._run(script), LIMIT_S, "a look at all programs")
+
+    def end(self) -> list[str]:
+        """End it; all that it has found."""
+        self._run(f"touch {self._SEEN}.end")
+        whole = f"cat {self._SEEN}.whole 2>/dev/null && echo whole || :"
+        found = self._rig.until(lambda: self._run(whole), LIMIT_S, "the end of the watch")
+        return found.splitlines()[:-1]
+
+    def _run(self, script: str) -> str:
+        return self._rig.out_of_guest(self._host, self._node, script)
+
+
 def shapes(secret: bytes) -> Iterator[bytes]:
     """The secret as it may stand somewhere: as it is, and in the usual writings; parts of it."""
     part = secret[:48]

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.real.attacker import found_in, loot
+from tests.real.attacker import Watcher, found_in, loot
 from tests.real.daemon_rig import DaemonRig, daemon_lab
 
 pytestmark = pytest.mark.real
@@ -45,3 +45,23 @@ def test_a_job_finds_no_key_in_its_guest(rig: DaemonRig) -> None:
     assert b"cat: /etc/munge/munge.key: Permission denied" in found
     assert found_in(found, planted)
     assert found_in(found, key) == []
+
+
+def test_a_job_sees_no_credential_go_by(rig: DaemonRig) -> None:
+    """Neither while its node is stopped nor when it returns and proves itself; a planted one is seen."""
+    rig.restart(limits={"max_instances": 1})
+    low = rig.low()
+    node, host = rig.where(low)
+    watcher = Watcher(rig, host, node)
+    planted = "bash -c 'exec -a MUNGE:planted: tail -f /dev/null'"
+    rig.out_of_guest(host, node, f"{planted} >/dev/null 2>&1 & echo $! >/run/planted")
+    watcher.looks()
+    rig.out_of_guest(host, node, "kill $(cat /run/planted)")
+    high = rig.high(host)
+    rig.becomes(node, "parked")
+    rig.release(high)
+    rig.becomes(node, "ready")
+    rig.counting(low)
+    watcher.looks()
+    assert set(watcher.end()) == {"MUNGE:planted:"}
+    rig.finish(low)

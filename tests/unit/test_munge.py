@@ -41,3 +41,13 @@ def test_no_verdict(tmp_path: Path, status: int, said: str) -> None:
     """A munged of the controller that does not answer is not held against the guest."""
     with pytest.raises(DriverError, match=f"{said or 'ended with 7'}.*munged runs on the controller"):
         unmunge(tmp_path, status, said).check("MUNGE:x:")
+
+
+def test_a_credential_is_for_root_in_guests_and_of_no_use_to_slurm(tmp_path: Path) -> None:
+    """Slurm takes an empty payload for any message, so whoever read one could speak as we do."""
+    program = tmp_path / "munge"
+    program.write_text('#!/bin/sh\nprintf "MUNGE:"; printf "%s," "$@"\n')
+    program.chmod(0o755)
+    made = MungeCredentials(str(program), life_s=69.5).make()
+    assert made == "MUNGE:--string=backfill-proof,--ttl=70,--restrict-uid=0,"
+    assert "--restrict-uid=990," in MungeCredentials(str(program), reader=990).make()

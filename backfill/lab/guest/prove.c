@@ -1,13 +1,15 @@
-/* backfill-prove EPOCH [server=IP] [credential=TEXT] [mount=PATH|mount=PATH:ro]... [salt] [key=PATH] [register]
+/* backfill-prove EPOCH [server=IP] [credential] [mount=PATH|mount=PATH:ro]... [salt] [key=PATH] [register]
  *
  * Sets the clock and proves this guest in one call. One line per finding on standard output:
  *   correction SECONDS        by how many seconds the clock was off
  *   offset OFFSET BOUND       the server's clock minus ours after that, and how far it may be wrong
  *   self CPUS MEMORY_MB ADDRESS,ADDRESS
  *   NAME ok|no TOOK_S TEXT    munge-in, munge-out (TEXT: a credential), files:PATH, salt, clock
- *   key ok|no TOOK_S TEXT     whether PATH holds what standard input brings, which it is made to; then
- *                             slurmd is told to read it anew
+ *   key ok|no TOOK_S TEXT     whether PATH holds the key, which it is made to; then slurmd is told to
+ *                             read it anew
  *   now EPOCH                 the clock at the very end
+ * Standard input brings what jobs must not read, as they can read arguments: with `credential` a line
+ * that is one, and with `key` all that follows. Daemons before that give credential=TEXT.
  * Every check runs in a child of its own: one that hangs cannot hold up the others.
  */
 #include <arpa/inet.h>
@@ -98,10 +100,20 @@ static int munge_in(const char *credential) {
     return 1;
 }
 
-static int munge_out(const char *unused) {
-    (void)unused;
+/* Of no use to Slurm, which takes an empty payload for any message, and this one for none: it is the
+ * hash of nothing. It is for whoever has asked, where his own credential tells who that is. The daemon
+ * decodes it within seconds; the rest of the minute is for a clock that is a little off. */
+static int munge_out(const char *asked) {
+    static const char payload[] = "backfill-proof";
     char *credential = NULL;
-    munge_err_t e = munge_encode(&credential, NULL, NULL, 0);
+    uid_t asker = MUNGE_UID_ANY;
+    munge_ctx_t how = munge_ctx_create();
+    munge_err_t e = munge_decode(asked, NULL, NULL, NULL, &asker, NULL);
+    if (e != EMUNGE_SUCCESS && e != EMUNGE_CRED_REPLAYED) asker = MUNGE_UID_ANY;
+    if (!how) e = EMUNGE_NO_MEMORY;
+    else if (!(e = munge_ctx_set(how, MUNGE_OPT_TTL, 60)) && asker != MUNGE_UID_ANY)
+        e = munge_ctx_set(how, MUNGE_OPT_UID_RESTRICTION, asker);
+    if (!e) e = munge_encode(&credential, how, payload, sizeof payload - 1);
     printf("%s", e == EMUNGE_SUCCESS ? credential : munge_strerror(e));
     return e != EMUNGE_SUCCESS;
 }
@@ -149,6 +161,11 @@ static void want(const char *name, int (*work)(const char *), const char *with) 
     snprintf(c->name, sizeof c->name, "%s", name);
     c->work = work;
     c->with = with;
+}
+
+static void want_munge(const char *credential) {
+    want("munge-in", munge_in, credential);
+    want("munge-out", munge_out, credential);
 }
 
 static void start(struct check *c) {
@@ -201,6 +218,17 @@ static void tell_self(void) {
             printf("%s,", text);
         }
     printf("\n");
+}
+
+/* --- what standard input brings ----------------------------------------------------------------- */
+
+/* Byte by byte, as the key may follow. */
+static int read_line(char *line, size_t size) {
+    size_t length = 0;
+    while (length < size && read(0, line + length, 1) == 1 && line[length] != '\n') length++;
+    if (length == size || line[length] != '\n') return -1;
+    line[length] = 0;
+    return 0;
 }
 
 /* --- Slurm's own key, which may have been changed while this guest stood still ------------------ */
@@ -266,6 +294,7 @@ int main(int argc, char **argv) {
         fprintf(stderr, "backfill-prove: give the time as seconds since 1970, for example 1700000000.25\n");
         return 2;
     }
+    static char credential[4096];
     const char *server = "", *key = "";
     int report = 0, is_new = 0;
     for (int i = 2; i < argc; i++) {
@@ -274,9 +303,13 @@ int main(int argc, char **argv) {
         else if (!strcmp(argv[i], "salt")) want("salt", salt, "");
         else if (value && !strncmp(argv[i], "server=", 7)) server = value + 1;
         else if (value && !strncmp(argv[i], "key=", 4)) key = value + 1;
-        else if (value && !strncmp(argv[i], "credential=", 11)) {
-            want("munge-in", munge_in, value + 1);
-            want("munge-out", munge_out, "");
+        else if (value && !strncmp(argv[i], "credential=", 11)) want_munge(value + 1);
+        else if (!strcmp(argv[i], "credential")) {
+            if (read_line(credential, sizeof credential)) {
+                fprintf(stderr, "backfill-prove: standard input brings no credential\n");
+                return 1;
+            }
+            want_munge(credential);
         } else if (value && !strncmp(argv[i], "mount=", 6)) {
             snprintf(name, sizeof name, "files:%s", value + 1);
             want(name, files, value + 1);

@@ -134,7 +134,7 @@ def _begin(
                 by_host,
                 SteadyClock(),
                 keepers(by_host),
-                credentials(manager),
+                credentials(config, manager),
                 salt,
                 pool=payload_pool(config),
             )

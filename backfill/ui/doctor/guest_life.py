@@ -56,7 +56,7 @@ def live(facts: Facts, wanted_host: str, tell: Tell) -> Iterator[Finding]:
     policies = replace(facts.config.policies, cluster=f"{facts.config.policies.cluster}-doctor")
     config = replace(facts.config, policies=policies, salt=None)
     by_host = providers(config, None)
-    guest = _Guest(config, place, manager, by_host[place.host], credentials(manager), tell)
+    guest = _Guest(config, place, manager, by_host[place.host], credentials(config, manager), tell)
     try:
         with guest.ended():
             guest.live()

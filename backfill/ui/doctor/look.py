@@ -285,7 +285,7 @@ def _munge(facts: Facts, conf: str) -> Facts:
         return replace(facts, key_problem=places.read_file(libvirt.surroundings.slurm_key).problem)
     if kind is not None and kind[1] != "auth/munge":
         return facts
-    munge = MungeCredentials()
+    munge = MungeCredentials(reader=os.geteuid())
     try:
         refused = munge.check(munge.make())
     except DriverError as error:

@@ -26,6 +26,7 @@ HOOK_PROGRAM = "/usr/local/sbin/backfill-devices"
 JOB_FEATURES, MACHINE_FEATURES = "/run/backfill/jobfeatures", "/etc/machinefeatures"
 # What a guest's programs print goes into reports and sentences, and so into the journal.
 _MOST_OUTPUT = 65_536
+_USAGE = 2  # how our programs end that do not know a word
 _FIRST_POLL_S, _LONGEST_POLL_S = 0.005, 0.05
 _AGENT_WAIT_S = 2
 _SILENT = (libvirt.VIR_ERR_AGENT_UNRESPONSIVE, libvirt.VIR_ERR_AGENT_UNSYNCED, AGENT_COMMAND_TIMEOUT)
@@ -51,7 +52,10 @@ def wake(ask: Ask, name: str, now_s: float, limit_s: float) -> float:
 
 @dataclass(frozen=True, slots=True)
 class ProofRequest:
-    """A request to a guest to prove itself; the credential comes from the controller's munge."""
+    """A request to a guest to prove itself; the credential comes from the controller's munge.
+
+    Jobs can read the arguments of all programs: credential and key come by standard input.
+    """
 
     now_s: float
     credential: str
@@ -63,12 +67,23 @@ class ProofRequest:
     key_place: str = ""
     key: bytes = b""
 
+    def given(self) -> bytes:
+        """Return what its standard input brings: a line with the credential, then the key."""
+        return (f"{self.credential}\n".encode() if self.credential else b"") + self.key
+
     def arguments(self, later_s: float) -> list[str]:
         """Return the program's arguments, `later_s` after the request was made."""
+        return self._words(later_s, "credential")
+
+    def older_arguments(self, later_s: float) -> list[str]:
+        """Return the arguments for a program that finds the key alone in its standard input."""
+        return self._words(later_s, f"credential={self.credential}")
+
+    def _words(self, later_s: float, credential: str) -> list[str]:
         return [
             f"{self.now_s + later_s:.6f}",
             *([f"server={self.time_server}"] if self.time_server else []),
-            *([f"credential={self.credential}"] if self.credential else []),
+            *([credential] if self.credential else []),
             *(f"mount={mount}" for mount in self.mounts),
             *(["salt"] if self.salt else []),
             *([f"key={self.key_place}"] if self.key_place else []),
@@ -81,12 +96,22 @@ def prove(ask: Ask, name: str, request: ProofRequest, limit_s: float) -> tuple[G
     began_s = time.monotonic()
     asked_s = began_s
 
-    def program() -> list[str]:
-        nonlocal asked_s
-        asked_s = time.monotonic()
-        return [PROVE_PROGRAM, *request.arguments(asked_s - began_s)]
+    def run(arguments: Callable[[float], list[str]], given: bytes) -> str:
+        def program() -> list[str]:
+            nonlocal asked_s
+            asked_s = time.monotonic()
+            return [PROVE_PROGRAM, *arguments(asked_s - began_s)]
 
-    output = ask_until(ask, name, program, limit_s, request.key)
+        return ask_until(ask, name, program, limit_s, given)
+
+    try:
+        output = run(request.arguments, request.given())
+    except UsageError:
+        if not request.credential:
+            raise
+        # A guest of an older image, which may hold work that stood still while backfill was upgraded. A job
+        # may read the credential there; its payload makes it useless to Slurm, and only root decodes it.
+        output = run(request.older_arguments, request.key)
     heard_s = time.monotonic()
     # Between asking and hearing the guest read its clock once more: that bounds its offset, too.
     window = (request.now_s + asked_s - began_s, request.now_s + heard_s - began_s)
@@ -223,10 +248,15 @@ def _output(status: dict[str, Any], name: str, program: str) -> str:
     complaint = base64.b64decode(status.get("err-data", "")).decode(errors="replace").strip()
     if status.get("exitcode") != 0:
         said = (complaint or output)[:500]
-        raise DriverError(name, f"{program} failed in the guest: {said}")
+        kind = UsageError if status.get("exitcode") == _USAGE else DriverError
+        raise kind(name, f"{program} failed in the guest: {said}")
     if len(output) > _MOST_OUTPUT:
         raise BadOutputError(name, f"{program} answered {len(output)} characters")
     return output
+
+
+class UsageError(DriverError):
+    """A program in the guest does not know one of the words that it was given."""
 
 
 class AgentSilentError(Exception):
