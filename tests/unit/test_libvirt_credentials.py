@@ -8,43 +8,14 @@ from typing import Any
 
 import pytest
 
-import backfill.lab
 from backfill.drivers.libvirt.guest import agent
+from tests.unit.guest_programs import proving_program
 from tests.unit.test_libvirt_agent import Agent
 
-_GUEST = Path(backfill.lab.__file__).parent / "guest"
 REPORT = "correction 0.1\nself 1 200 10.0.1.1,\nmunge-out ok 0.01 MUNGE:theirs:\nnow 1700000000.0\n"
 REQUEST = agent.ProofRequest(
     1_700_000_000.0, "MUNGE:ours:", True, key_place="/etc/slurm/slurm.jwks", key=b"secret\nkey"
 )
-# A munge that understands all that begins as credentials do, as made by user 990.
-_MUNGE = r"""
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/types.h>
-enum { EMUNGE_SUCCESS, EMUNGE_NO_MEMORY, EMUNGE_BAD, EMUNGE_CRED_REPLAYED = 17 };
-enum { MUNGE_OPT_TTL, MUNGE_OPT_UID_RESTRICTION };
-#define MUNGE_UID_ANY ((uid_t)-1)
-typedef int munge_err_t;
-typedef struct { int set[2]; } *munge_ctx_t;
-static munge_ctx_t munge_ctx_create(void) {
-    munge_ctx_t made = malloc(sizeof *made);
-    made->set[0] = made->set[1] = -1;
-    return made;
-}
-static int munge_ctx_set(munge_ctx_t how, int what, int value) { how->set[what] = value; return 0; }
-static int munge_decode(const char *text, munge_ctx_t how, void **to, int *length, uid_t *uid, gid_t *gid) {
-    (void)how, (void)to, (void)length, (void)gid;
-    if (uid) *uid = 990;
-    return strcmp(text, "MUNGE:ours:") ? EMUNGE_BAD : EMUNGE_CRED_REPLAYED;
-}
-static int munge_encode(char **text, munge_ctx_t how, const void *payload, int length) {
-    int ttl = how ? how->set[0] : 0, reader = how ? how->set[1] : -1;
-    return asprintf(text, "MUNGE:%.*s,%d,%d:", length, (const char *)payload, ttl, reader) < 0;
-}
-static const char *munge_strerror(int e) { return e == EMUNGE_BAD ? "not understood" : "?"; }
-"""
 
 
 class OlderAgent(Agent):
@@ -60,17 +31,7 @@ class OlderAgent(Agent):
 
 @pytest.fixture(scope="module")
 def prove(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The guest's proving program with the munge above, and without setting this machine's clock."""
-    folder = tmp_path_factory.mktemp("prove")
-    (folder / "munge.h").write_text(_MUNGE)
-    text = (_GUEST / "prove.c").read_text()
-    text = text.replace("clock_settime(CLOCK_REALTIME, &t)", "(t.tv_sec < 0)")
-    assert "is_new ? 5.0 : 0" in text  # here is no slurmd that it could wait for
-    text = text.replace("is_new ? 5.0 : 0", "0")
-    (folder / "prove.c").write_text(text)
-    argv = ["gcc", "-D_GNU_SOURCE", "-Wall", "-Werror", "-I", str(folder), "-I", str(_GUEST)]
-    subprocess.run([*argv, "-o", str(folder / "prove"), str(folder / "prove.c"), "-lm"], check=True)
-    return folder / "prove"
+    return proving_program(tmp_path_factory.mktemp("prove"))
 
 
 def said(prove: Path, given: bytes, *words: str) -> list[str]:

@@ -12,14 +12,13 @@ from pathlib import Path
 
 import pytest
 
-import backfill.lab
 from backfill.core.model.fleet import Instance, InstanceState, Tag
 from backfill.core.model.quantities import Resources
 from backfill.drivers.libvirt.guest.keys import KeyHandover, key_place, read_key
 from backfill.drivers.libvirt.settings import Surroundings
 from backfill.ports.errors import RefusedError, UnreachableError
+from tests.unit.guest_programs import GUEST, proving_program
 
-_GUEST = Path(backfill.lab.__file__).parent / "guest"
 RUNNING = Instance("vn1", "bm1", InstanceState.RUNNING, Tag("grete", "vn1", 1), Resources(1, 256))
 
 
@@ -152,23 +151,7 @@ def test_without_a_key_nobody_is_given_one(key: Path, caplog: pytest.LogCaptureF
 
 @pytest.fixture(scope="module")
 def prove(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The guest's proving program without its munge, and without setting this machine's clock."""
-    folder = tmp_path_factory.mktemp("prove")
-    text = (_GUEST / "prove.c").read_text()
-    text = text.replace("#include <munge.h>", "")
-    start, end = text.index("static int munge_in("), text.index("static int files(")
-    text = text[:start] + "static int munge_in(const char *c) { (void)c; return 1; }\n" + text[end:]
-    text = text.replace("munge_out", "munge_in").replace(
-        "clock_settime(CLOCK_REALTIME, &t)", "(t.tv_sec < 0)"
-    )
-    # Here is no slurmd that it could wait for.
-    assert "is_new ? 5.0 : 0" in text
-    text = text.replace("is_new ? 5.0 : 0", "0")
-    (folder / "prove.c").write_text(text)
-    argv = ["gcc", "-Wall", "-Werror", "-I", str(_GUEST), "-o", str(folder / "prove")]
-    argv += [str(folder / "prove.c"), "-lm"]
-    subprocess.run(argv, check=True)
-    return folder / "prove"
+    return proving_program(tmp_path_factory.mktemp("prove"))
 
 
 def proven(prove: Path, place: Path, key: bytes) -> str:
@@ -196,7 +179,7 @@ def test_a_guest_that_comes_back_has_the_key_of_now(prove: Path, tmp_path: Path)
 
 def test_the_key_program_puts_slurms_key_where_it_is_told(tmp_path: Path) -> None:
     """Twice is fine, and nothing of it is for others."""
-    program = _GUEST / "backfill-key"
+    program = GUEST / "backfill-key"
     place = tmp_path / "slurm.jwks"
     script = program.read_text().replace("/run/slurmd.pid", str(tmp_path / "none"))
     for key in (b"one", b"one", b"two"):
@@ -249,7 +232,7 @@ class Slurmd:
 def call(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """What the guest's programs do about slurmd, and the folder where its process is told."""
     folder = tmp_path_factory.mktemp("call")
-    text = (_GUEST / "slurmd.h").read_text().replace("/run/slurmd.pid", str(folder / "slurmd.pid"))
+    text = (GUEST / "slurmd.h").read_text().replace("/run/slurmd.pid", str(folder / "slurmd.pid"))
     main = "#include <stdlib.h>\nint main(int c, char **v) { return c != 2 || call_slurmd(atof(v[1])); }\n"
     (folder / "call.c").write_text(text + main)
     subprocess.run(
@@ -273,7 +256,7 @@ def test_a_slurmd_that_starts_is_not_ended_by_being_called(call: Path) -> None:
 def test_one_that_has_to_read_something_is_waited_for(call: Path, tmp_path: Path, program: str) -> None:
     """Until it catches the signal, which it then gets."""
     slurmd = Slurmd(call.parent)
-    script = (_GUEST / "backfill-key").read_text()
+    script = (GUEST / "backfill-key").read_text()
     script = script.replace("/run/slurmd.pid", str(call.parent / "slurmd.pid"))
     script = script.replace("sleep 0.1", f"echo >>{shlex.quote(str(tmp_path / 'waited'))}; sleep 0.1")
     argv = {"call": [str(call), "60"], "key": ["sh", "-c", script, "sh", str(tmp_path / "jwks")]}[program]

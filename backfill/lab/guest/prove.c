@@ -23,6 +23,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/random.h>
 #include <sys/socket.h>
 #include <sys/sysinfo.h>
 #include <sys/vfs.h>
@@ -118,8 +119,23 @@ static int munge_out(const char *asked) {
     return e != EMUNGE_SUCCESS;
 }
 
+/* Users may write there, too, and would take names that they can foresee. */
+static int open_new(const char *folder, char *path, size_t size) {
+    char host[65];
+    unsigned long long number;
+    int file = -1;
+    gethostname(host, sizeof host);
+    for (int tries = 0; file < 0 && tries < 16; tries++) {
+        if (getrandom(&number, sizeof number, 0) != sizeof number) return -1;
+        snprintf(path, size, "%s/.backfill-%s-%016llx", folder, host, number);
+        file = open(path, O_CREAT | O_EXCL | O_WRONLY | O_CLOEXEC, 0600);
+        if (file < 0 && errno != EEXIST) return -1;
+    }
+    return file;
+}
+
 static int files(const char *wanted) {
-    char path[512], probe[640], name[65];
+    char path[512], probe[640];
     snprintf(path, sizeof path, "%s", wanted);
     char *mode = strrchr(path, ':');
     int writable = !(mode && !strcmp(mode, ":ro"));
@@ -128,9 +144,7 @@ static int files(const char *wanted) {
     if (statfs(path, &fs)) { printf("%s", strerror(errno)); return 1; }
     if (fs.f_type != NFS_MAGIC) { printf("not mounted"); return 1; }
     if (!writable) return 0;
-    gethostname(name, sizeof name);
-    snprintf(probe, sizeof probe, "%s/.backfill-%s-%d", path, name, getpid());
-    int file = open(probe, O_CREAT | O_EXCL | O_WRONLY | O_CLOEXEC, 0600);
+    int file = open_new(path, probe, sizeof probe);
     int bad = file < 0 || write(file, "x", 1) != 1 || fsync(file);
     if (bad) printf("cannot be written: %s", strerror(errno));
     if (file >= 0) { close(file); unlink(probe); }
