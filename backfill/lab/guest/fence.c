@@ -28,12 +28,12 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { MOST = 32768, GROUPS = 1024, NAME = 32, PATH = 512, FIRST_USER = 1000, NOBODY = 65534, ROUNDS = 200 };
+enum { FIRST_ROOM = 1024, GROUPS = 1024, NAME = 32, PATH = 512, FIRST_USER = 1000, NOBODY = 65534, ROUNDS = 200 };
 static const char ROOT[] = "/sys/fs/cgroup", OURS[] = "/backfill.fence/", STRAY[] = "stray";
 static const double END_S = 10.0;
 
-static struct process { int pid, parent, uid, step; char job[NAME], group[PATH]; } seen[MOST];
-static int count;
+static struct process { int pid, parent, uid, step; char job[NAME], group[PATH]; } *seen;
+static int count, room;
 static struct group { char job[NAME], path[PATH]; } groups[GROUPS];
 static int group_count;
 
@@ -58,10 +58,21 @@ static void copy_number(char *into, const char *from) {
     snprintf(into, NAME, "%.*s", (int)strspn(from, "0123456789"), from);
 }
 
+/* For one more: a process that is left out would run on, and be told as held. */
+static int make_room(void) {
+    if (count < room) return 0;
+    int wanted = room ? 2 * room : FIRST_ROOM;
+    struct process *more = realloc(seen, wanted * sizeof *more);
+    if (!more) return fail("no memory for all processes");
+    seen = more;
+    room = wanted;
+    return 0;
+}
+
 static void read_process(int pid) {
     static char text[4096];
     struct process *p = &seen[count];
-    if (count == MOST || slurp(pid, "stat", text, sizeof text) <= 0) return; /* it ended */
+    if (slurp(pid, "stat", text, sizeof text) <= 0) return; /* it ended */
     char *open = strchr(text, '('), *close = strrchr(text, ')'), state, *line;
     memset(p, 0, sizeof *p);
     if (!open || !close || sscanf(close + 1, " %c %d", &state, &p->parent) != 2) return;
@@ -126,10 +137,11 @@ static void name_job(struct process *p) {
 static int scan(void) {
     DIR *proc = opendir("/proc");
     if (!proc) return fail("/proc");
-    count = 0;
-    for (struct dirent *entry; (entry = readdir(proc));)
-        if (isdigit((unsigned char)entry->d_name[0])) read_process(atoi(entry->d_name));
+    int bad = count = 0;
+    for (struct dirent *entry; !bad && (entry = readdir(proc));)
+        if (isdigit((unsigned char)entry->d_name[0]) && !(bad = make_room())) read_process(atoi(entry->d_name));
     closedir(proc);
+    if (bad) return -1;
     for (int i = 0; i < count; i++) /* first those whose name others take over */
         if (!seen[i].step) name_job(&seen[i]);
     for (int i = 0; i < count; i++)
