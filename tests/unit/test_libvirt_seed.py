@@ -15,12 +15,15 @@ from backfill.drivers.libvirt.connection.domain_xml import DomainFiles
 from backfill.drivers.libvirt.guest.seed import (
     ENTROPY_BYTES,
     Identity,
+    for_a_clone,
     identity_text,
     own_root_text,
     peers_text,
     seed_tar,
 )
 from backfill.drivers.libvirt.settings import ImageFiles
+from backfill.ports.errors import RefusedError
+from tests.unit.guest_programs import GUEST
 
 IDENTITY = Identity("vn1", "10.77.1.1/16", "10.77.0.1", "10.77.0.1", "10.77.0.1:6817", "-Z")
 SPEC = InstanceSpec("vn1", "bm1", Tag("grete", "vn1", 3), Flavour(2, 512), "tiny & small", "10.77.1.1/16")
@@ -78,6 +81,61 @@ def test_a_seed_unpacks_to_identity_and_key() -> None:
         key = tar.extractfile("etc/munge/munge.key")
         assert key is not None
         assert key.read() == b"secret"
+
+
+def seed_with(size: int) -> bytes:
+    """A clone's seed with a file of this size."""
+    return seed_tar(IDENTITY, b"key", entropy=b"r" * ENTROPY_BYTES, more={"/data": b"d" * size})
+
+
+# What else is in the longest seed that a clone reads: four heads, three short files, the mark of its end.
+_MOST = (64 << 10) - (4 + 3 + 2) * 512
+
+
+@pytest.fixture(scope="module")
+def unpack(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A clone's way to unpack a seed from standard input, into the working folder."""
+    folder = tmp_path_factory.mktemp("become")
+    text = (GUEST / "become.c").read_text()
+    for old, new in (('"/%.155s/', '"./%.155s/'), ('"/%.100s"', '"./%.100s"'), ("int main(", "int become(")):
+        assert old in text
+        text = text.replace(old, new)
+    main = """
+int main(void) {
+    static char seed[LENGTH];
+    return fread(seed, 1, LENGTH, stdin) != LENGTH || unpack(seed + 2 * BLOCK, seed + LENGTH);
+}
+"""
+    (folder / "unpack.c").write_text(text + main)
+    argv = ["gcc", "-O2", "-Wall", "-Werror", "-o", str(folder / "unpack"), str(folder / "unpack.c")]
+    subprocess.run(argv, check=True)
+    return folder / "unpack"
+
+
+@pytest.mark.parametrize("size", [0, 100, 60_000, _MOST])
+def test_a_clone_unpacks_all_of_a_seed_that_it_can_read(unpack: Path, tmp_path: Path, size: int) -> None:
+    """To the last byte of it."""
+    seed = for_a_clone("vn1", seed_with(size))
+    assert len(seed) == 64 << 10
+    subprocess.run([str(unpack)], input=seed, cwd=tmp_path, check=True)
+    assert (tmp_path / "data").read_bytes() == b"d" * size
+    assert (tmp_path / "etc/munge/munge.key").read_bytes() == b"key"
+
+
+@pytest.mark.parametrize("size", [_MOST + 1, _MOST + 512, _MOST + 1024, 200_000])
+def test_a_clone_takes_no_seed_that_it_cannot_read_to_its_end(
+    unpack: Path, tmp_path: Path, size: int
+) -> None:
+    """It is refused before, with the remedy; a clone that gets it anyway does not go on without its end."""
+    seed = seed_with(size)
+    with pytest.raises(RefusedError, match=rf"vn1: its seed has {len(seed)} bytes.*65536.*user data"):
+        for_a_clone("vn1", seed)
+    done = subprocess.run([str(unpack)], input=seed, cwd=tmp_path, capture_output=True, check=False)
+    assert done.returncode != 0
+    assert b"backfill-become: " in done.stderr
+    # A guest that boots reads all of it.
+    with tarfile.open(fileobj=io.BytesIO(seed)) as tar:
+        assert tar.getmember("data").size == size
 
 
 def test_guests_know_one_another_by_name() -> None:

@@ -25,6 +25,7 @@ from backfill.drivers.libvirt.guest.seed import (
     OWN_ROOT,
     PEERS,
     Identity,
+    for_a_clone,
     own_root_text,
     peers_text,
     seed_tar,
@@ -165,7 +166,7 @@ def _fork(
 ) -> int | None:
     parent = parent_of(pool, spec, image, hardware, partial(_parent_seed, pool))
     pool.store.lean_on(spec.name, parent.home)
-    seed = _seed(pool, spec, image=image)
+    seed = for_a_clone(spec.name, _seed(pool, spec, image=image))
     pool.store_on(spec.host).make(spec.name, parent.image(image), spec.flavour.disk_gb, seed)
     hypervisor, memory = pool.on(spec.host), Memory(str(parent.memory), shared=False)
     hypervisor.define(spec.name, _document(pool, spec, image, hardware, memory, numa))
@@ -199,7 +200,8 @@ def _bridge(pool: Pool, spec: InstanceSpec) -> str:
 
 def _parent_seed(pool: Pool, spec: InstanceSpec, canary: bool) -> bytes:
     """Make the seed of a parent, or of the canary that tries it out."""
-    return _seed(pool, spec, os.urandom(ENTROPY_BYTES) if canary else b"", canary)
+    seed = _seed(pool, spec, os.urandom(ENTROPY_BYTES) if canary else b"", canary)
+    return for_a_clone(spec.name, seed)
 
 
 def _seed(

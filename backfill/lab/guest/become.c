@@ -86,8 +86,10 @@ static void make_folders(char *path) {
     }
 }
 
-/* A plain tar of files and links, as the daemon writes it; what is left of the disk is zero. */
+/* A plain tar of files and links, as the daemon writes it. Two blocks of zero mark its end: without them
+ * it was longer than what is read here, and files are missing. */
 static int unpack(const char *tar, const char *end) {
+    static const char mark[2 * BLOCK];
     while (end - tar >= BLOCK && *tar) {
         const char *head = tar;
         char path[300], target[101];
@@ -104,7 +106,9 @@ static int unpack(const char *tar, const char *end) {
         } else if (write_file(path, tar, length, (int)strtol(head + 100, NULL, 8))) return -1;
         tar += (length + BLOCK - 1) / BLOCK * BLOCK;
     }
-    return 0;
+    if (end - tar >= (long)sizeof mark && !memcmp(tar, mark, sizeof mark)) return 0;
+    errno = EBADMSG;
+    return fail("the seed has no end");
 }
 
 /* Wait until SEED is a clone's, then be nobody's twin. */

@@ -13,10 +13,11 @@ import tarfile
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from backfill.ports.errors import RefusedError
 from backfill.ports.provider import SeedFile
 
 ENTROPY_BYTES = 64
-# A clone goes on with the disk sizes that its parent saw: all seeds are equally long.
+# A clone goes on with the disk sizes that its parent saw: all seeds that it can read are equally long.
 _LENGTH = 64 << 10
 MOST_USER_DATA = 32 << 10  # leaves room for the rest
 _MOST_PEERS = 16 << 10
@@ -97,6 +98,7 @@ def seed_tar(
     `entropy`: randomness that no other guest gets; without it the guest becomes a parent, to be
     frozen. `canary`: the guest tries itself out, says how that went and ends. The same arguments
     always give the same bytes, a multiple of 512 as a disk must be. `more`: further files by path.
+    Only a guest that boots reads more than 64 KiB: see `for_a_clone`.
     """
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w", format=tarfile.USTAR_FORMAT) as tar:
@@ -117,7 +119,19 @@ def seed_tar(
             link = tarfile.TarInfo(path.lstrip("/"))
             link.type, link.linkname = tarfile.SYMTYPE, _STAND_IN if asks else _NOTHING
             tar.addfile(link)
-    return buffer.getvalue().ljust(_LENGTH, b"\0")
+    # Up to the end mark: tarfile fills up whole records, for tapes.
+    return buffer.getvalue()[: tar.offset].ljust(_LENGTH, b"\0")
+
+
+def for_a_clone(name: str, seed: bytes) -> bytes:
+    """Return the seed of an instant clone, or of its parent. RefusedError: a clone cannot read all of it."""
+    if len(seed) > _LENGTH:
+        raise RefusedError(
+            name,
+            f"its seed has {len(seed)} bytes, and an instant clone reads {_LENGTH} of them",
+            "shorten its user data, or clone it in another way (cloning.method: linked)",
+        )
+    return seed
 
 
 def _add(tar: tarfile.TarFile, name: str, content: bytes, mode: int) -> None:
