@@ -120,7 +120,8 @@ def test_only_a_guest_that_says_so_is_as_its_states_say(said: str, told: str | N
     guest = Agent(said)
     assert agent.differs(guest, "vn1", stated, 5.0) == told
     ((_, words),) = guest.commands
-    assert words[2:] == ["sum", "/etc/key", "text", "sum of both"]
+    assert words[2:] == ["sum"]
+    assert guest.given == [b"/etc/key\ntext\nsum of both\n"]
 
 
 def test_the_look_compares_list_and_secrets(tmp_path: Path) -> None:
@@ -135,8 +136,9 @@ def test_the_look_compares_list_and_secrets(tmp_path: Path) -> None:
 
     def told(listed: bytes, key: bytes) -> str:
         sums = [hashlib.sha256(text).hexdigest() for text in (listed, b"text" + key)]
-        argv = ["sh", "-c", script, sums[0], str(tmp_path / "key"), "text", sums[1]]
-        return subprocess.run(argv, capture_output=True, text=True, check=True).stdout.strip()
+        argv, seals = ["sh", "-c", script, sums[0]], f"{tmp_path / 'key'}\ntext\n{sums[1]}\n"
+        done = subprocess.run(argv, input=seals, capture_output=True, text=True, check=True)
+        return done.stdout.strip()
 
     assert told(b"end\n", b"key") == "ok 1 things"
     assert told(b"end\n", b"another") == f"{tmp_path}/key differs"

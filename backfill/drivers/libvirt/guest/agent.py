@@ -118,13 +118,13 @@ def prove(ask: Ask, name: str, request: ProofRequest, limit_s: float) -> tuple[G
     return read_report(name, output, window)
 
 
-# What Salt's module `backfill_look` does, without a minion that makes all its loaders for it.
+# What Salt's module `backfill_look` does, without a minion that makes all its loaders for it. Seals come by
+# standard input: a job that reads one in the arguments can try out what a short secret may be.
 _LOOK = """
 [ "$(sha256sum </etc/backfill/stated)" = "$0  -" ] ||
     { echo "its states come to something else now than when it was made"; exit; }
-while [ $# -gt 0 ]; do
-    [ "$({ printf %s "$2"; cat "$1"; } | sha256sum)" = "$3  -" ] || { echo "$1 differs"; exit; }
-    shift 3
+while read -r path && read -r text && read -r sum; do
+    [ "$({ printf %s "$text"; cat "$path"; } | sha256sum)" = "$sum  -" ] || { echo "$path differs"; exit; }
 done
 /usr/local/sbin/backfill-stated || :
 """
@@ -132,8 +132,8 @@ done
 
 def differs(ask: Ask, name: str, stated: Stated, limit_s: float) -> str | None:
     """Find the first thing in the guest that is not as its states say; None: all is."""
-    seals = [word for seal in stated.seals for word in seal]
-    told = ask_until(ask, name, lambda: ["/bin/sh", "-c", _LOOK, stated.listed, *seals], limit_s)
+    seals = "".join(f"{word}\n" for seal in stated.seals for word in seal).encode()
+    told = ask_until(ask, name, lambda: ["/bin/sh", "-c", _LOOK, stated.listed], limit_s, seals)
     return None if told.startswith("ok ") else told or "it cannot be seen"
 
 
