@@ -23,6 +23,7 @@ from backfill.drivers.libvirt.guest.seed import (
 )
 from backfill.drivers.libvirt.settings import ImageFiles
 from backfill.ports.errors import RefusedError
+from backfill.ports.provider import SeedFile
 from tests.unit.guest_programs import GUEST
 
 IDENTITY = Identity("vn1", "10.77.1.1/16", "10.77.0.1", "10.77.0.1", "10.77.0.1:6817", "-Z")
@@ -85,7 +86,7 @@ def test_a_seed_unpacks_to_identity_and_key() -> None:
 
 def seed_with(size: int) -> bytes:
     """A clone's seed with a file of this size."""
-    return seed_tar(IDENTITY, b"key", entropy=b"r" * ENTROPY_BYTES, more={"/data": b"d" * size})
+    return seed_tar(IDENTITY, b"key", entropy=b"r" * ENTROPY_BYTES, more={"/data": SeedFile(b"d" * size)})
 
 
 # What else is in the longest seed that a clone reads: four heads, three short files, the mark of its end.

@@ -98,7 +98,7 @@ def test_no_host_is_told_beside_a_reservation_of_one(tmp_path: Path) -> None:
     text = SMALL.replace('hosts:\n  - {names: "bm[1-2]", cpus: 2}', "hosts: []")
     found = problems(tmp_path, text + "reservations:\n  - {nodes: bm1, at_s: 60, for_s: 60}\n")
     assert "2: hosts is empty; give at least one host" in found
-    assert "10: reservations[0].nodes has bm1, which is no host; use names of hosts" in found
+    assert "10: reservations[0].nodes has bm1, which is no host; use host names" in found
 
 
 def test_jobs_that_wait_for_one_another_are_refused(tmp_path: Path) -> None:
