@@ -135,7 +135,7 @@ def test_the_catalogue_in_force_is_read_for_a_text_that_names_it(site: Path, tmp
         (POLICY.replace("cluster: sim", "cluster: other"), "the two policies differ in cluster"),
         (
             f"{POLICY}{LIBVIRT}  catalogue: /etc/shadow\n",
-            "is not read for a text from outside; write its images",
+            "reads only the catalogue of the policy file in force; write its images",
         ),
     ],
 )
