@@ -6,7 +6,7 @@ import base64
 import re
 from collections.abc import Iterator
 
-from backfill.lab.spec import JOB_USER
+from backfill.lab.spec import JOB_USER, JOB_USER_LINE
 from tests.real.jobs_rig import JobsRig
 
 LIMIT_S = 900.0
@@ -74,6 +74,7 @@ def loot(rig: JobsRig, node: str, metadata: str = "") -> bytes:
     return found
 
 
+_JOB_UID = JOB_USER_LINE.split(":")[2]
 # It looks until it is told to end. What it looks for does not stand so in the script itself.
 _WATCH = r"""
 while [ ! -e "$0.end" ]; do
@@ -97,7 +98,9 @@ class Watcher:
         self._rig, self._host, self._node = rig, host, node
         packed = base64.b64encode(_WATCH.encode()).decode()
         start = f'sh -c "$(echo {packed} | base64 -d)" {self._SEEN} </dev/null >/dev/null 2>&1 &'
-        self._run(f"rm -f {self._SEEN}*; setsid runuser -u {JOB_USER} -- {start}")
+        # Guests do not know the user by name.
+        become = f"setpriv --reuid {_JOB_UID} --regid {_JOB_UID} --clear-groups"
+        self._run(f"rm -f {self._SEEN}*; setsid {become} {start}")
         self.looks()
 
     def looks(self) -> None:

@@ -501,6 +501,24 @@ def test_nothing_is_taken_back_where_nobody_knows_what_is_at_work(
     assert conf.read_text() == "old\n"
 
 
+@pytest.mark.parametrize(("edited", "status"), [("conf", 1), ("ours", 0)])
+def test_what_stays_of_the_site_is_told_by_the_status(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, edited: str, status: int
+) -> None:
+    """A slurm.conf that was left needs somebody; a policy file of ours may stay."""
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    monkeypatch.setattr(setup, "_STATE", tmp_path / "record")
+    monkeypatch.setattr(setup, "_at_work", lambda: "")
+    monkeypatch.setattr(setup, "_jobs_lost_by", lambda *_: "")
+    conf, ours = tmp_path / "conf", tmp_path / "ours"
+    conf.write_text("old\n")
+    record = UndoRecord(tmp_path / "record")
+    record.carry_out([WriteFile(ours, b"ours\n", ME), WriteFile(conf, b"new\n", ME)], conf=conf)
+    (tmp_path / edited).write_text("edited\n")
+    assert main(["setup", "--undo"]) == status
+    assert (tmp_path / edited).read_text() == "edited\n"
+
+
 def test_taking_back_a_select_type_waits_for_the_jobs(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:

@@ -152,6 +152,14 @@ class UndoRecord:
         found = self._read().conf
         return Path(found) if found else None
 
+    @property
+    def of_the_site(self) -> frozenset[str]:
+        """The files that were there before, and those that they include since: Slurm may need them."""
+        files = (entry for entry in self._read().done if "path" in entry and not entry["folder"])
+        return frozenset(
+            entry["path"] for entry in files if entry["before"] is not None or entry.get("part_of")
+        )
+
     def edited(self, path: Path) -> bool:
         """Return True if the file holds what no run of setup has written."""
         now = _read(path)
