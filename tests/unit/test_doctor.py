@@ -5,6 +5,7 @@ from __future__ import annotations
 import grp
 import json
 import os
+import pwd
 import socket
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -535,3 +536,14 @@ def test_grades_make_the_status(tmp_path: Path) -> None:
     found = examine(_raw(ReturnToService="1")(sound(tmp_path)))
     assert found.has(Grade.ADVICE)
     assert not found.has(Grade.FAULT)
+
+
+def test_a_user_without_a_name_is_told_by_its_number(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """As in a container that runs as a number."""
+
+    def nameless(uid: int) -> None:
+        raise KeyError(uid)
+
+    monkeypatch.setattr(pwd, "getpwuid", nameless)
+    found = doctor.unreadable(tmp_path / "policy.yaml", FileNotFoundError(2, "No such file or directory"))
+    assert found.what.startswith(f"{os.geteuid()} cannot read ")

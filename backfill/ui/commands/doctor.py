@@ -15,7 +15,7 @@ from pathlib import Path
 from backfill.config import ConfigError, load
 from backfill.core.model.sentences import visible
 from backfill.ui.client import print_json
-from backfill.ui.commands.file_check import unit_user
+from backfill.ui.commands.file_check import unit_user, user_name
 from backfill.ui.doctor.examination import Diagnosis, examine
 from backfill.ui.doctor.facts import Facts
 from backfill.ui.doctor.findings import Defect, Finding, Grade
@@ -105,7 +105,7 @@ def _diagnose(args: argparse.Namespace) -> Diagnosis:
 
 def unreadable(path: Path, error: OSError) -> Finding:
     """Say why this user cannot read the policy file, and how that is mended."""
-    who = pwd.getpwuid(os.geteuid()).pw_name
+    who = user_name()
     match error:
         case FileNotFoundError():
             mend = "write it: backfill setup"

@@ -53,7 +53,7 @@ def unusable(directory: Path, error: OSError) -> str:
     """Say why the daemon cannot work with its own files there, and what mends it."""
     where, why = error.filename or directory, error.strerror
     if error.errno in (errno.EACCES, errno.EPERM):
-        return f"{where}: {why}; let the daemon's user have its files: chown -R {_who()} {directory}"
+        return f"{where}: {why}; let the daemon's user have its files: chown -R {user_name()} {directory}"
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return f"{where}: {why}; make room there: the daemon writes down each step before it is done"
     return f"{where}: {why}; see what lies there, or name another directory as daemon.state_dir"
@@ -75,7 +75,8 @@ def _state(config: Config) -> Iterator[str]:
         yield f"{_line(config, 'daemon.state_dir')}daemon.state_dir: {unusable(directory, error)}"
 
 
-def _who() -> str:
+def user_name() -> str:
+    """Return the name of this user; its number where it has none."""
     try:
         return pwd.getpwuid(os.geteuid()).pw_name
     except KeyError:
