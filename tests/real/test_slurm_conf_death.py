@@ -41,7 +41,7 @@ def dying_at_the_reload(rig: ConfRig) -> Transactions:
         if step == "reload" and alive:
             rig.lab.kill(alive.pop(), signal.SIGKILL)
 
-    # The silence of the dead is waited for, twice.
+    # The silence of the dead is waited for.
     return transactions_of(rig.lab, timeout_s=4, at=at)
 
 

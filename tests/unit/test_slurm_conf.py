@@ -14,7 +14,7 @@ from backfill.drivers.slurm.conf.dry import DryVerdict, judge
 from backfill.drivers.slurm.conf.managed import LineState, Managed, Method, NodeLine, WantedNodes, parse
 from backfill.drivers.slurm.conf.transaction import RolledBackError
 from backfill.ports.errors import BusyError, RefusedError, UnreachableError
-from backfill.ports.workload import NodeSpec
+from backfill.ports.workload import ClusterObservation, NodeSpec
 from tests.unit.conf_cluster import ConfCluster, CrashError, line, with_node, without_nodes
 
 STEPS = ("backup", "note", "write", "reload", "look", "end")
@@ -199,6 +199,36 @@ def test_silence_at_a_reload_is_no_refusal(cluster: ConfCluster) -> None:
     assert cluster.transactions.apply(with_node("vn2"), dry=False).reloaded == "reconfigure"
     assert names(cluster) == {"vn1", "vn2"}
     assert cluster.reloads() == 3
+
+
+def test_a_dead_slurmctld_is_restarted_with_the_old_file(
+    cluster: ConfCluster, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """On the way back it is neither waited for nor asked again: the way forward has done both."""
+    before, ran = cluster.managed.read_text(), tmp_path / "restarted"
+    cluster.restart = ("touch", str(ran))
+    asked = cluster.reloads()
+    alive = cluster.look
+    dead: list[str] = []
+
+    def at(step: str) -> None:
+        if step == "reload":
+            dead.append(step)
+
+    def look() -> ClusterObservation:
+        cluster.deaf = bool(dead) and not ran.exists()
+        return alive()
+
+    monkeypatch.setattr(cluster, "look", look)
+    cluster.tools.answer("scontrol reconfigure", err="Unable to contact slurm controller", status=1)
+    transactions = cluster.transactions
+    object.__setattr__(transactions, "at", at)
+    with pytest.raises(RolledBackError, match="taken back, nothing is lost"):
+        transactions.apply(with_node("vn2"), dry=False)
+    assert ran.exists()
+    assert cluster.reloads() == asked + 1
+    assert cluster.managed.read_text() == before
+    assert cluster.transactions.recover() == ""
 
 
 def test_what_a_dry_slurmctld_says() -> None:

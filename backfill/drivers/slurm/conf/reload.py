@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from backfill.core.model.cluster import SlurmVersion
 from backfill.drivers.slurm.commands import SlurmTools
 from backfill.drivers.slurm.conf.managed import Managed
-from backfill.ports.errors import DriverError, RefusedError, UnreachableError
+from backfill.ports.errors import DriverError, RefusedError
 
 # Older releases end themselves at a reconfigure that changes how many nodes there are.
 COUNT_MAY_CHANGE = (23, 11)
@@ -48,17 +48,12 @@ class Reload:
             "slurmctld is restarted; do that when it suits you"
         )
 
-    def carry_out(self, commands: SlurmTools, *, restart: bool, revive: bool = False) -> None:
-        """Reload. With `revive`, a slurmctld that does not answer is restarted, where allowed."""
+    def carry_out(self, commands: SlurmTools, *, restart: bool) -> None:
+        """Reload: raises UnreachableError if slurmctld is asked and does not answer."""
         if restart:
             self._restart()
-            return
-        try:
+        else:
             commands.run(["scontrol", "reconfigure"])
-        except UnreachableError:
-            if not (revive and self.restart):
-                raise
-            self._restart()
 
     def _restart(self) -> None:
         words = " ".join(self.restart)

@@ -221,7 +221,9 @@ class Transactions:
         """Write the old text, reload, look; raises RolledBackError in any case."""
         self.at("write back")
         replace_file(self.place.managed, note.old, like=self.place.conf)
-        problem = self._reload(note.restart, again=True) or self._unhealthy(note, ())
+        # Whoever comes here has waited for it already, or has just heard it.
+        revive = bool(self.reload.restart) and not self._answers()
+        problem = self._reload(note.restart or revive) or self._unhealthy(note, ())
         if problem:
             if self._answers():
                 self._note().clear()  # what is lost is lost: another try would not bring it back
@@ -241,25 +243,24 @@ class Transactions:
             return False
         return True
 
-    def _reload(self, restart: bool, *, again: bool = False) -> str | None:
+    def _reload(self, restart: bool) -> str | None:
         self.at("reload")
         try:
             self.reload.carry_out(self.slurm.commands, restart=restart)
         except UnreachableError as error:
-            if problem := self._reload_after(str(error), revive=again):
+            if problem := self._reload_after(str(error)):
                 return problem
         except DriverError as error:
             return str(error)
         self.at("look")
         return None
 
-    def _reload_after(self, silence: str, *, revive: bool) -> str | None:
+    def _reload_after(self, silence: str) -> str | None:
         """Reload once more: silence is no refusal, since a slurmctld that reads its files may not answer."""
-        alive = await_health(self.slurm.look, SlurmHealth(frozenset(), {}), (), self.place.health_s) is None
-        if not alive and not revive:
+        if await_health(self.slurm.look, SlurmHealth(frozenset(), {}), (), self.place.health_s):
             return silence
         try:
-            self.reload.carry_out(self.slurm.commands, restart=False, revive=not alive)
+            self.reload.carry_out(self.slurm.commands, restart=False)
         except DriverError as error:
             return str(error)
         return None
