@@ -168,6 +168,7 @@ class Daemon:
         sys.setswitchinterval(0.001)
         self.cycle.tick(self.outside.clock.now())
         known = self.recall()
+        self.outside.book.keep({node.host for node in self.world.managed.values()})
         self.cycle.record("daemon", "cluster", {"event": "start", "managed": known})
         _LOG.info("started; %d managed nodes are known from the journal", known)
         self._start_rounds()

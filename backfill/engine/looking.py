@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from backfill.core.model import changes as ch
 from backfill.engine.almanac import Almanac
 from backfill.ports.capabilities import CheckpointKeeper
+from backfill.ports.hostbook import HostBook
 from backfill.ports.pools import PayloadPool, PoolObservation
 from backfill.ports.provider import HostObservation, InstanceProvider, Provisioner
 from backfill.ports.storage import Clock
@@ -27,6 +28,7 @@ class Outside:
     provisioner: Provisioner | None = None  # None: nobody configures nodes but their image
     almanac: Almanac = field(default_factory=Almanac)
     pool: PayloadPool | None = None  # None: nobody is asked what waits outside
+    book: HostBook = field(default_factory=HostBook)  # of the providers
 
 
 def observe_cluster(outside: Outside) -> ClusterObservation:

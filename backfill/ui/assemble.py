@@ -26,6 +26,7 @@ from backfill.drivers.salt.driver import SaltProvisioner
 from backfill.drivers.slurm.driver import SlurmManager
 from backfill.engine.gate import Gatekeeper
 from backfill.ports.capabilities import CheckpointKeeper, LeakFinder
+from backfill.ports.hostbook import HostBook
 from backfill.ports.provider import InstanceProvider, Provisioner, SeedFile
 from backfill.ports.workload import Credentials
 from backfill.ui import slurm_parts
@@ -84,12 +85,12 @@ def payload_pool(config: Config) -> CondorPool | None:
 
 
 def providers(
-    config: Config, on_event: OnEvent | None, salt: Provisioner | None = None
+    config: Config, on_event: OnEvent | None, salt: Provisioner | None = None, book: HostBook | None = None
 ) -> Mapping[str, InstanceProvider]:
     """One provider for all hosts of a kind, by host. Imports a driver only when a host needs it.
 
     `on_event`: who makes instances hears when something has changed. None: only to look, which lets
-    no host prove itself and leaves nothing there.
+    no host prove itself and leaves nothing there. `book`: what the hosts were before.
     """
     found: dict[str, InstanceProvider] = {}
     hosts = [h for h in config.hosts if h.provider is Provider.LIBVIRT]
@@ -99,16 +100,16 @@ def providers(
 
         settings = libvirt_config(config, config.libvirt, hosts)
         if salt is None:
-            pool = LibvirtProvider(settings, on_event)
+            pool = LibvirtProvider(settings, on_event, book=book)
         else:
-            pool = LibvirtProvider(settings, on_event, seed_files=partial(_enrol, salt))
+            pool = LibvirtProvider(settings, on_event, seed_files=partial(_enrol, salt), book=book)
         found |= {h.name: pool for h in hosts}
     hosts = [h for h in config.hosts if h.provider is Provider.OPENSTACK]
     if hosts and config.openstack is not None:
         # As above: openstacksdk is an extra.
         from backfill.drivers.openstack.provider import OpenStackProvider
 
-        cloud = OpenStackProvider(openstack_config(config, config.openstack, hosts))
+        cloud = OpenStackProvider(openstack_config(config, config.openstack, hosts), book=book)
         found |= {h.name: cloud for h in hosts}
     return found
 

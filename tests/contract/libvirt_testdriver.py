@@ -23,6 +23,7 @@ from backfill.drivers.libvirt.settings import (
     Surroundings,
 )
 from backfill.ports.errors import RefusedError
+from backfill.ports.hostbook import HostBook
 from tests.contract.hiding import hidden
 from tests.contract.instance_rig import CARRY, CLUSTER, HIDE, IMAGES, NETWORK, SAVE_PAUSED, STRANGERS
 
@@ -159,8 +160,10 @@ class TestDriverRig:
     def _event(self, host: str, name: str) -> None:
         self.events.append((host, name))
 
-    def _hypervisor(self, host: str, uri: str, limits: LibvirtLimits, on_event: OnEvent | None) -> Hypervisor:
-        return self._kind(host, uri, limits, on_event, self._open)
+    def _hypervisor(
+        self, host: str, uri: str, limits: LibvirtLimits, on_event: OnEvent | None, book: HostBook | None
+    ) -> Hypervisor:
+        return self._kind(host, uri, limits, on_event, book, self._open)
 
     def _open(self, uri: str) -> Cable:
         if uri in self._cut:

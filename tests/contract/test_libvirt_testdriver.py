@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import replace
@@ -28,6 +29,7 @@ from backfill.ports.errors import (
     UnreachableError,
     UnreadableError,
 )
+from backfill.ports.hostbook import HostBook
 from tests.contract.hiding import unnoticed
 from tests.contract.instance_numa import InstanceNumaContract
 from tests.contract.instance_provider import InstanceProviderContract
@@ -423,6 +425,27 @@ def test_a_living_old_generation_is_named_in_the_refusal(rig: TestDriverRig) -> 
     with pytest.raises(AlreadyThereError, match=r"generation 1 of it is running.*delete"):
         rig.provider.create(spec(rig, generation=2))
     assert state(rig) is InstanceState.RUNNING
+
+
+def test_another_machine_behind_a_host_is_not_believed(tmp_path: Path) -> None:
+    """All instances would seem gone from it; nothing is, and nothing is done there."""
+    rig = TestDriverRig(tmp_path)
+    born(rig)
+    book = HostBook()
+    book.known("hv1", "elsewhere")
+    here = socket.gethostname().partition(".")[0].lower()
+    turned = LibvirtProvider(rig.config, None, rig._hypervisor, book=book)
+    host = turned.observe("hv1").host
+    assert not host.reachable
+    assert f"there is now the machine {here}, but the instances are on elsewhere" in host.problem
+    for call in (turned.read, turned.pause, turned.delete):
+        with pytest.raises(UnreachableError, match="elsewhere"):
+            call("hv1", "vn1")
+    assert state(rig) is InstanceState.RUNNING
+    book.keep(())
+    assert turned.observe("hv1").host.reachable
+    turned.close()
+    rig.end()
 
 
 def test_who_only_looks_lets_no_host_prove_itself(tmp_path: Path) -> None:

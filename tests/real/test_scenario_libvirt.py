@@ -58,6 +58,28 @@ def test_libvirtd_dies_during_a_pause(rig: DaemonRig) -> None:
     assert rig.show(low)["Restarts"] == "0"
 
 
+def test_two_hosts_whose_addresses_are_swapped(rig: DaemonRig) -> None:
+    """A mistake in the policy file, seen at the next start: what stood still waits until it is mended."""
+    rig.restart(**BY_PAUSE)
+    low = rig.low()
+    name, host = rig.where(low)
+    high = rig.high(host)
+    rig.becomes(name, "parked")
+    first, second = rig.lab.hosts
+    uris = {first: rig.lab.libvirt_uri(second), second: rig.lab.libvirt_uri(first)}
+    hosts = [{"name": h, "provider": "libvirt", "uri": uri} for h, uri in uris.items()]
+    rig.restart(hosts=hosts, **BY_PAUSE)
+    for told in rig.ask("hosts")["hosts"]:
+        assert f"but the instances are on {told['name']}" in told["problem"]
+    rig.release(high)
+    assert rig.phase(name) == "parked"
+    assert rig.domains()[host] == [name]
+    rig.restart(**BY_PAUSE)
+    rig.becomes(name, "ready")
+    rig.finish(low)
+    assert rig.show(low)["Restarts"] == "0"
+
+
 def test_libvirtd_is_dead_when_the_host_is_wanted(rig: DaemonRig) -> None:
     """The hook says that the room is not proven; the eviction happens as soon as it can."""
     rig.restart(answer_within_s=1, **BY_PAUSE)

@@ -18,6 +18,7 @@ from requests import Response
 from backfill.drivers.openstack.api.errors import asked_rest_s, status_of, translate
 from backfill.drivers.openstack.api.link import ApiLink
 from backfill.drivers.openstack.settings import Patience
+from backfill.drivers.store.host_book import WrittenHostBook
 from backfill.ports.errors import DriverError, NoCapacityError, RefusedError, UnreachableError
 
 ADDRESS = "http://127.0.0.1:9/v3"  # nobody listens there
@@ -146,19 +147,28 @@ def test_a_credential_of_another_project_is_refused(tmp_path: Path, monkeypatch:
     """All servers would be gone there; another credential of the same project is taken."""
     file = tmp_path / "clouds.yaml"
     file.write_text(entry())
-    made = [Signed(project) for project in ("A", "B", "A")]
+    made = [Signed(project) for project in ("A", "B", "A", "B", "B")]
     left = iter(made)
     monkeypatch.setattr("backfill.drivers.openstack.api.link.Connection", lambda config: next(left))
     monkeypatch.setattr("backfill.drivers.openstack.api.link._REFUSED_REST_S", 0.0)
-    link = ApiLink("east", str(file), Patience(tries=1))
+    book = WrittenHostBook(tmp_path / "hosts.json")
+    link = ApiLink("east", str(file), Patience(tries=1), ["pool", "burst"], book)
     assert link.project_id("vn1") == "A"
     link.close()
     with pytest.raises(
-        RefusedError, match=r"now points to project B, but the instances are in A; restore a cred"
+        RefusedError, match=r"pool: east in .* for project B, but the instances are in A; restore a cred"
     ):
         link.get("compute", "/servers", "vn1")
     assert made[1].closed
     assert link.project_id("vn1") == "A"
+    # A daemon that begins knows it as well, as long as something of ours is there.
+    book = WrittenHostBook(tmp_path / "hosts.json")
+    book.keep({"burst"})
+    begun = ApiLink("east", str(file), Patience(tries=1), ["pool", "burst"], book)
+    with pytest.raises(RefusedError, match=r"burst: .*the instances are in A"):
+        begun.project_id("vn1")
+    book.keep(())
+    assert begun.project_id("vn1") == "B"
 
 
 def test_nobody_at_the_address_is_told_briefly(tmp_path: Path) -> None:

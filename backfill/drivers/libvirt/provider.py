@@ -37,10 +37,11 @@ from backfill.drivers.libvirt.proving import HostProofs, HostTerms, prove
 from backfill.drivers.libvirt.settings import LibvirtConfig, LibvirtLimits
 from backfill.drivers.libvirt.store import Store
 from backfill.ports.errors import BusyError, DriverError, NotFoundError, UnreadableError
+from backfill.ports.hostbook import HostBook
 from backfill.ports.provider import HostObservation
 
 _Answer = TypeVar("_Answer")
-MakeHypervisor = Callable[[str, str, LibvirtLimits, OnEvent | None], Hypervisor]
+MakeHypervisor = Callable[[str, str, LibvirtLimits, OnEvent | None, HostBook | None], Hypervisor]
 
 
 class LibvirtProvider:
@@ -56,12 +57,16 @@ class LibvirtProvider:
         on_event: OnEvent | None = None,
         make_hypervisor: MakeHypervisor = Hypervisor,
         seed_files: SeedFiles = no_files,
+        book: HostBook | None = None,
     ) -> None:
         self._config = config
         self._pool = Pool(
             config,
             Store(config.directory, config.cluster),
-            {host: make_hypervisor(host, uri, config.limits, on_event) for host, uri in config.uris.items()},
+            {
+                host: make_hypervisor(host, uri, config.limits, on_event, book)
+                for host, uri in config.uris.items()
+            },
             seed_files,
         )
         # Whoever asks for no events only looks: nothing is made on his behalf.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
 from backfill.core.model.fleet import Host, Instance, InstanceSpec, InstanceState
@@ -19,10 +19,11 @@ from backfill.drivers.openstack.guest.handover import Handover
 from backfill.drivers.openstack.servers import making, moving
 from backfill.drivers.openstack.settings import OpenStackConfig, Patience
 from backfill.ports.errors import BusyError, DriverError, NoCapacityError, NotFoundError, UnreachableError
+from backfill.ports.hostbook import HostBook
 from backfill.ports.provider import HostObservation
 
 _LOG = logging.getLogger("backfill.openstack")
-MakeLink = Callable[[str, str, Patience], ApiLink]
+MakeLink = Callable[[str, str, Patience, Sequence[str], HostBook | None], ApiLink]
 _CONSOLE_LINES = 60
 
 
@@ -33,14 +34,17 @@ class OpenStackProvider:
     as one pool whose room is its quota.
     """
 
-    def __init__(self, config: OpenStackConfig, make_link: MakeLink = ApiLink) -> None:
+    def __init__(
+        self, config: OpenStackConfig, make_link: MakeLink = ApiLink, book: HostBook | None = None
+    ) -> None:
         self._config = config
         self._clouds: dict[str, Cloud] = {}
         self._gauges: dict[str, Gauge] = {}
         self._strays: dict[str, list[str]] = {}  # as they were told of last, by cloud
         self._handover = Handover(config.guest)
         for entry in dict.fromkeys(place.cloud for place in config.places.values()):
-            link = make_link(entry, config.clouds_yaml, config.patience)
+            hosts = [host for host, place in config.places.items() if place.cloud == entry]
+            link = make_link(entry, config.clouds_yaml, config.patience, hosts, book)
             computes = {
                 place.compute: host
                 for host, place in config.places.items()

@@ -24,6 +24,7 @@ from backfill.core.policy import PolicySet
 from backfill.drivers.salt.driver import SaltProvisioner
 from backfill.drivers.slurm.driver import SlurmManager
 from backfill.drivers.slurm.settings import check_settings, slurm_uid
+from backfill.drivers.store.host_book import WrittenHostBook
 from backfill.drivers.store.lease import Keeper, Lease, lease_path
 from backfill.drivers.store.prompt import PromptJournal
 from backfill.drivers.store.sqlite import SqliteJournal
@@ -37,6 +38,7 @@ from backfill.engine.policyfile import PolicyFile, Reading
 from backfill.engine.queries import Queries
 from backfill.engine.tidy import expire
 from backfill.ports.errors import DriverError, RefusedError
+from backfill.ports.hostbook import HostBook
 from backfill.ports.provider import InstanceProvider
 from backfill.ui import slurm_parts
 from backfill.ui.assemble import (
@@ -90,7 +92,8 @@ def run_daemon(args: argparse.Namespace) -> int:
         salt.warm()  # beside everything else
     hint = None if args.check else lambda host, name: _poke(pokes, host)
     try:
-        with _open_providers(config, hint, salt) as by_host:
+        book = WrittenHostBook(Path(config.daemon.state_dir) / "hosts.json", write=not args.check)
+        with _open_providers(config, hint, salt, book) as by_host:
             problems = _against_the_cluster(config, manager, by_host)
             if salt is not None and args.check:
                 salt.check()
@@ -98,17 +101,17 @@ def run_daemon(args: argparse.Namespace) -> int:
                 return _refuse("\n".join(f"{args.config}: {p}" for p in problems), BAD_CONFIG)
             if args.check:
                 return _checked(config, manager)
-            return _begin(config, manager, by_host, salt, pokes, at_once=args.take_over)
+            return _begin(config, manager, by_host, salt, pokes, book, at_once=args.take_over)
     except DriverError as error:
         return _refuse(f"{args.config}: {error}", UNAVAILABLE)
 
 
 @contextmanager
 def _open_providers(
-    config: Config, hint: OnEvent | None, salt: SaltProvisioner | None
+    config: Config, hint: OnEvent | None, salt: SaltProvisioner | None, book: HostBook
 ) -> Iterator[Mapping[str, InstanceProvider]]:
     """Connect to the hosts; whatever becomes of the start, leave nothing behind on them."""
-    by_host = providers(config, hint, salt)
+    by_host = providers(config, hint, salt, book)
     try:
         yield by_host
     finally:
@@ -122,6 +125,7 @@ def _begin(
     by_host: Mapping[str, InstanceProvider],
     salt: SaltProvisioner | None,
     pokes: list[Daemon],
+    book: HostBook,
     *,
     at_once: bool,
 ) -> int:
@@ -137,6 +141,7 @@ def _begin(
                 credentials(config, manager),
                 salt,
                 pool=payload_pool(config),
+                book=book,
             )
             return _work(config, manager, outside, pokes, right)
     except (DriverError, RuntimeError) as error:

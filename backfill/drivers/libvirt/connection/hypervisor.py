@@ -37,7 +37,8 @@ from backfill.drivers.libvirt.guest.agent import Ask, agent_of
 from backfill.drivers.libvirt.migration import transfer
 from backfill.drivers.libvirt.ownership import User, qemu_user
 from backfill.drivers.libvirt.settings import LibvirtLimits, MoveTerms
-from backfill.ports.errors import BusyError, DriverError, NotFoundError
+from backfill.ports.errors import BusyError, DriverError, NotFoundError, UnreachableError
+from backfill.ports.hostbook import HostBook
 
 _Answer = TypeVar("_Answer")
 OnEvent = Callable[[str, str], None]
@@ -69,16 +70,19 @@ class Hypervisor:
         uri: str,
         limits: LibvirtLimits,
         on_event: OnEvent | None = None,
+        book: HostBook | None = None,
         opener: Callable[[str], Any] = libvirt.open,
     ) -> None:
         self.host = host
+        self._uri = uri
+        self._book = HostBook() if book is None else book
         self._limits = limits
         self._on_event = on_event
         self.meter = CpuMeter()
         self._stale = StaleDomain(host)
         self._link = Link(host, uri, limits, self._watch, opener)
         # What may hang on the host's directories must not cost the other its connection.
-        self._aside = Link(host, uri, limits, opener=opener)
+        self._aside = Link(host, uri, limits, self._recognise, opener)
         # Handles (which mean one UUID for ever) of the domains with our label, by name.
         self._ours: dict[str, tuple[Any, str]] = {}
         self._counted: tuple[float, int] = (float("-inf"), 0)  # virtual functions: when, and how many
@@ -488,7 +492,23 @@ class Hypervisor:
 
     run = _on  # for what has a file of its own
 
+    def _recognise(self, connection: Any) -> None:
+        """Refuse another machine than the one that was there: all instances would seem gone from it.
+
+        Its short name counts: libvirt asks DNS for the rest, and makes up the UUID of many machines.
+        """
+        name = str(connection.getHostname()).partition(".")[0].lower()
+        before = self._book.known(self.host, name)
+        if before != name:
+            raise UnreachableError(
+                self.host,
+                f"at {self._uri} there is now the machine {name}, but the instances are on {before}",
+                f"put right the host's uri, or DNS; if {before} has a new name or is gone for good, and none "
+                f"of our instances is left there (`backfill evict {self.host} --off`), restart the daemon",
+            )
+
     def _watch(self, connection: Any) -> None:
+        self._recognise(connection)
         if self._on_event is not None:
             connection.domainEventRegisterAny(
                 None, libvirt.VIR_DOMAIN_EVENT_ID_LIFECYCLE, self._lifecycle, None

@@ -182,7 +182,11 @@ class Link:
             # A transport without keepalive (the test driver) is in this process: it cannot hang.
             with contextlib.suppress(libvirt.libvirtError):
                 connection.setKeepAlive(self._limits.keepalive_s, self._limits.keepalive_count)
-            self._on_open(connection)
+            try:
+                self._on_open(connection)
+            except BaseException:
+                self._drop(connection)
+                raise
         except BaseException:
             self._attempt_ended(attempt, None)
             raise

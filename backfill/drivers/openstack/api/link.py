@@ -6,7 +6,7 @@ import logging
 import random
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ from openstack.connection import Connection
 from backfill.drivers.openstack.api.errors import FOREIGN, PASSING, asked_rest_s, status_of, translate
 from backfill.drivers.openstack.settings import Patience
 from backfill.ports.errors import BadOutputError, DriverError, RefusedError
+from backfill.ports.hostbook import HostBook
 
 Body = dict[str, Any]
 # The last in which hypervisors tell their size; hosts can be named in a creation since 2.74.
@@ -48,8 +49,15 @@ class ApiLink:
     """One entry of clouds.yaml. Safe from several threads; connects on first use."""
 
     def __init__(
-        self, cloud: str, clouds_yaml: str, patience: Patience, sleep: Callable[[float], None] = time.sleep
+        self,
+        cloud: str,
+        clouds_yaml: str,
+        patience: Patience,
+        hosts: Sequence[str] = (),
+        book: HostBook | None = None,
+        sleep: Callable[[float], None] = time.sleep,
     ) -> None:
+        """`hosts`: those of ours that are in this cloud; `book` knows in which project they were."""
         self.cloud = cloud
         self._file = clouds_yaml
         self._patience = patience
@@ -57,7 +65,8 @@ class ApiLink:
         self._jitter = random.Random(cloud)  # noqa: S311 - spreads retries, hides nothing
         self._connection: Connection | None = None
         self._refused: tuple[float, Exception | None] = (0.0, None)  # until when, why
-        self._project: str | None = None  # of the first session: the instances are in it
+        self._hosts = tuple(hosts) or (cloud,)
+        self._book = HostBook() if book is None else book
         self._connecting = threading.Lock()  # one at a time: whoever comes meanwhile gets the same
 
     def get(self, service: str, path: str, subject: str, **query: str) -> Answer:
@@ -173,17 +182,19 @@ class ApiLink:
             return self._connection
 
     def _check_project(self, made: Connection) -> None:
-        """Refuse another project than the first one: there all of our servers would seem gone."""
-        project = made.session.get_project_id()
-        if self._project not in (None, project):
-            made.close()
-            raise RefusedError(
-                self.cloud,
-                f"clouds.yaml now points to project {project}, but the instances are in {self._project}",
-                f"restore a credential for {self._project}; to change projects for good, remove the "
-                "instances first, then restart the daemon",
-            )
-        self._project = project
+        """Refuse another project than the known one: there all of our servers would seem gone."""
+        project = str(made.session.get_project_id())
+        for host in self._hosts:
+            before = self._book.known(host, project)
+            if before != project:
+                made.close()
+                raise RefusedError(
+                    host,
+                    f"{self.cloud} in clouds.yaml is now for project {project}, but the instances are in "
+                    f"{before}",
+                    f"restore a credential for {before}; to change projects for good, remove the instances "
+                    "first, then restart the daemon",
+                )
 
     def _connect(self) -> Connection:
         """Sign in, so that a mistake in clouds.yaml is told as one, and not by a later request."""
