@@ -47,6 +47,7 @@ def _host() -> HostFacts:
     files = {Path(place.path).name: HostFile(place.size, 0o644, (0, 0)) for place in (KERNEL, INITRD, DISK)}
     conf = HostFolder(files={name: HostFile(1, 0o644, (0, 0)) for name in TEXTS}, texts=TEXTS)
     seen = HostInspection(
+        name="bm1",
         bridges=frozenset({"br0"}),
         cpu_models=frozenset({"qemu64", "host-model"}),
         user=(64055, 64055),
@@ -198,6 +199,13 @@ def _unmounted_here(facts: Facts) -> Facts:
     return _folder("/srv/backfill", HostFolder())(_directory(unmounted="/srv")(facts))
 
 
+def _swapped(facts: Facts) -> Facts:
+    """The uri of bm1 is that of bm2."""
+    (one,) = facts.config.hosts
+    config = replace(facts.config, hosts=(one, replace(one, name="bm2", node="bm2.site")))
+    return _on_host(name="bm2")(replace(facts, config=config))
+
+
 _bare = _facts(
     images={"default": ImageFacts({"kernel": KERNEL, "initrd": INITRD, "disk": DISK}, systemd=False)}
 )
@@ -293,6 +301,8 @@ PLANTS: tuple[tuple[Defect, str, Plant], ...] = (
     (Defect.DIRECTORY_CLOSED, "way", _directory(closed_at=("/srv", 0, 0))),
     (Defect.FILES_CLOCK, "clock", _directory(ahead_s=-90.0)),
     (Defect.HOST_SILENT, "libvirtd", _facts(hosts=(HostFacts("bm1", "cannot reach libvirt on bm1"),))),
+    (Defect.OTHER_MACHINE, "machine", _on_host(name="bm7")),
+    (Defect.OTHER_MACHINE, "other host", _swapped),
     (Defect.BRIDGE, "bridge", _on_host(bridges=frozenset({"virbr0"}))),
     (Defect.BRIDGE, "bridges", _on_host(bridges=None)),
     (Defect.GUEST_FILTER, "filter", lambda facts: _on_host(filters=False)(_closed(facts))),
@@ -352,6 +362,15 @@ def test_the_list_of_packages_beside_a_disk_is_read(tmp_path: Path) -> None:
     (tmp_path / "packages.lock").write_text("slurmd 22.05.8-4+deb12u3 amd64\nsystemd-sysv 252 amd64\n")
     seen = image_facts(entry)
     assert (seen.slurmd, seen.systemd) == ("22.05.8-4+deb12u3", True)
+
+
+def test_another_hosts_machine_is_a_fault_and_another_name_is_not(tmp_path: Path) -> None:
+    """A machine may be called otherwise than Slurm's node; it is not two hosts."""
+    (swapped,) = examine(_swapped(sound(tmp_path))).all
+    assert (swapped.grade, swapped.mend.rpartition(": ")[2]) == (Grade.FAULT, "this one is bm2's")
+    (renamed,) = examine(_on_host(name="bm7")(sound(tmp_path))).all
+    assert renamed.grade is Grade.ADVICE
+    assert examine(_on_host(name="")(sound(tmp_path))).all == []
 
 
 def test_no_hook_is_a_fault(tmp_path: Path) -> None:

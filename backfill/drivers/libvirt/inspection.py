@@ -12,7 +12,7 @@ from xml.etree.ElementTree import fromstring
 
 import libvirt
 
-from backfill.drivers.libvirt.connection.link import Link
+from backfill.drivers.libvirt.connection.link import Link, machine_name
 from backfill.drivers.libvirt.connection.storage import as_pool
 from backfill.drivers.libvirt.ownership import User, qemu_user
 from backfill.drivers.libvirt.settings import Hardware, LibvirtLimits
@@ -45,13 +45,14 @@ class HostFolder:
 
 @dataclass(frozen=True, slots=True)
 class HostInspection:
-    """What a host offers. `bridges`: by name; None: its libvirt cannot tell.
+    """What a host offers. `name`: as it calls itself. `bridges`: by name; None: its libvirt cannot tell.
 
     `kvm`: whether guests can run on its processors. `machine_problem`: why a guest with this board
     cannot be made; `cpu_models`: those it can have, modes included. `domains`: names of all guests,
     ours or not. `user`: uid and gid of QEMU. `filters`: whether it can filter what guests send.
     """
 
+    name: str = ""
     bridges: frozenset[str] | None = None
     kvm: bool = True
     machine_problem: str = ""
@@ -75,6 +76,7 @@ def inspect(
         capabilities = connection.getCapabilities()
         problem, models = _domain_capabilities(connection, hardware)
         return HostInspection(
+            name=machine_name(connection),
             bridges=_bridges(connection),
             kvm=_has_kvm(capabilities),
             machine_problem=problem,

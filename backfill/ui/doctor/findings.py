@@ -117,6 +117,7 @@ class Defect(Option):
         "Guests begin with their host's clock, and munge refuses what is too old or from the future.",
     )
     HOST_SILENT = "host-silent", "No instance is made there, and none that is there is looked after."
+    OTHER_MACHINE = "other-machine", "Another host than the one that is wanted would be given back."
     LIBVIRT_MISSING = "libvirt-missing", "Hosts with libvirt cannot be spoken to."
     BRIDGE = "bridge", "Guests have no network there, and do not start."
     GUEST_FILTER = "guest-filter", "The network of guests is to be closed, and there it cannot: none is made."

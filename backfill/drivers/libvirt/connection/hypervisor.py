@@ -29,7 +29,7 @@ from backfill.drivers.libvirt.connection.domains import (
     throttle,
     weight_of,
 )
-from backfill.drivers.libvirt.connection.link import Link
+from backfill.drivers.libvirt.connection.link import Link, machine_name
 from backfill.drivers.libvirt.connection.monitor import has_sent_all, keeps_region, monitor_of, own_disks
 from backfill.drivers.libvirt.connection.utilisation import CpuMeter
 from backfill.drivers.libvirt.devices.device_xml import from_node_device
@@ -493,11 +493,8 @@ class Hypervisor:
     run = _on  # for what has a file of its own
 
     def _recognise(self, connection: Any) -> None:
-        """Refuse another machine than the one that was there: all instances would seem gone from it.
-
-        Its short name counts: libvirt asks DNS for the rest, and makes up the UUID of many machines.
-        """
-        name = str(connection.getHostname()).partition(".")[0].lower()
+        """Refuse another machine than the one that was there: all instances would seem gone from it."""
+        name = machine_name(connection)
         before = self._book.known(self.host, name)
         if before != name:
             raise UnreachableError(

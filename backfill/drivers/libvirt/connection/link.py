@@ -36,6 +36,14 @@ def start_event_loop() -> threading.Thread:
     return thread
 
 
+def machine_name(connection: Any) -> str:
+    """Return the short name by which the machine at the other end calls itself.
+
+    The rest of its name is DNS's word at that moment, and libvirt makes up the UUID of many machines.
+    """
+    return str(connection.getHostname()).partition(".")[0].lower()
+
+
 def _ignore(_context: object, _error: object) -> None:
     """Errors reach us as exceptions; libvirt would also print them."""
 

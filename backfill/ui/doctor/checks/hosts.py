@@ -28,15 +28,37 @@ def reach(facts: Facts) -> Iterator[Finding]:
 
 
 def machines(facts: Facts) -> Iterator[Finding]:
-    """Every host has the bridge, and can run such a guest."""
+    """Every host is itself, has the bridge, and can run such a guest."""
     libvirt = facts.config.libvirt
     if libvirt is None:
         return
     for host in facts.hosts:
         if host.inspection is not None:
+            yield from _itself(facts, host)
             yield from _bridge(libvirt, host)
             yield from _filter(libvirt, host)
             yield from _hardware(libvirt, host)
+
+
+def _itself(facts: Facts, host: HostFacts) -> Iterator[Finding]:
+    assert host.inspection is not None
+    machine, names = host.inspection.name, _names(facts, host.name)
+    if not machine or machine in names:
+        return
+    others = {entry.name for entry in facts.config.hosts if machine in _names(facts, entry.name)}
+    what = f"at the uri of {host.name} there is a machine that calls itself {machine}"
+    if others:
+        mend = f"in the policy file give {host.name} its own uri: this one is {min(others)}'s"
+        yield Finding(Defect.OTHER_MACHINE, host.name, what, mend)
+    else:
+        mend = f"if that is not Slurm's node {host.name}, correct its uri in the policy file"
+        yield Finding(Defect.OTHER_MACHINE, host.name, what, mend, Grade.ADVICE)
+
+
+def _names(facts: Facts, host: str) -> frozenset[str]:
+    """Return the short names that a host's machine may have."""
+    (entry,) = (entry for entry in facts.config.hosts if entry.name == host)
+    return frozenset(name.partition(".")[0].lower() for name in (entry.name, entry.node or ""))
 
 
 def _bridge(libvirt: LibvirtEntry, host: HostFacts) -> Iterator[Finding]:
