@@ -17,20 +17,33 @@ class HostBook:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._hosts: dict[str, str] = {}
+        self._seen: set[str] = set()  # those that were as they are known, since the process began
 
-    def known(self, host: str, identity: str) -> str:
-        """Return what `host` was before; `identity` where nothing is known, which is kept from now on."""
+    def contradiction(self, host: str, identity: str, *, alone: bool) -> str:
+        """Return in words why `host` cannot be this; nothing, where it is as before or nothing is known.
+
+        What it is known as from now on is kept. `alone`: no two hosts can be the same.
+        """
         with self._lock:
             before = self._hosts.get(host)
-            if before is None:
-                before = self._hosts[host] = identity
-                self._changed(self._hosts)
-            return before
+            if before == identity:
+                self._seen.add(host)
+                return ""
+            if before is not None:
+                return f"until now it was {before}"
+            others = sorted(other for other, one in self._hosts.items() if one == identity)
+            if alone and others:
+                return f"that is what host {others[0]} is"
+            self._hosts[host] = identity
+            self._seen.add(host)
+            self._changed(self._hosts)
+            return ""
 
     def keep(self, hosts: Collection[str]) -> None:
-        """Forget all others: nothing of ours is left on them."""
+        """Forget all others that were not seen in this process: nothing of ours is left on them."""
         with self._lock:
-            left = {host: identity for host, identity in self._hosts.items() if host in hosts}
+            kept = self._seen.union(hosts)
+            left = {host: identity for host, identity in self._hosts.items() if host in kept}
             if left != self._hosts:
                 self._hosts = left
                 self._changed(left)

@@ -44,6 +44,9 @@ class Cable:
     def isAlive(self) -> int:  # noqa: N802 - libvirt's own name
         return 0 if self._uri in self._cut else int(self._real.isAlive())
 
+    def getHostname(self) -> str:  # noqa: N802 - as above; otherwise all of them are this machine
+        return f"{Path(self._uri).stem}.site"
+
     def __getattr__(self, name: str) -> Any:
         return getattr(self._real, name)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import socket
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import replace
@@ -20,6 +19,7 @@ from backfill.core.model.quantities import Resources
 from backfill.drivers.libvirt.binding import bound
 from backfill.drivers.libvirt.provider import LibvirtProvider
 from backfill.drivers.libvirt.settings import NumaTerms
+from backfill.drivers.store.host_book import WrittenHostBook
 from backfill.ports.errors import (
     AlreadyThereError,
     BusyError,
@@ -29,7 +29,6 @@ from backfill.ports.errors import (
     UnreachableError,
     UnreadableError,
 )
-from backfill.ports.hostbook import HostBook
 from tests.contract.hiding import unnoticed
 from tests.contract.instance_numa import InstanceNumaContract
 from tests.contract.instance_provider import InstanceProviderContract
@@ -431,13 +430,13 @@ def test_another_machine_behind_a_host_is_not_believed(tmp_path: Path) -> None:
     """All instances would seem gone from it; nothing is, and nothing is done there."""
     rig = TestDriverRig(tmp_path)
     born(rig)
-    book = HostBook()
-    book.known("hv1", "elsewhere")
-    here = socket.gethostname().partition(".")[0].lower()
+    path = tmp_path / "hosts.json"
+    path.write_text('{"hv1": "elsewhere"}')
+    book = WrittenHostBook(path)
     turned = LibvirtProvider(rig.config, None, rig._hypervisor, book=book)
     host = turned.observe("hv1").host
     assert not host.reachable
-    assert f"there is now the machine {here}, but the instances are on elsewhere" in host.problem
+    assert "a machine that calls itself default, but until now it was elsewhere" in host.problem
     for call in (turned.read, turned.pause, turned.delete):
         with pytest.raises(UnreachableError, match="elsewhere"):
             call("hv1", "vn1")

@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+from backfill.lab.policyfile import write_policy
+from backfill.lab.spec import LIBVIRT_PORT
 from tests.real.daemon_rig import PAUSE, REQUEUE, SUSPEND, DaemonRig, daemon_lab
 from tests.real.struck_saves import strike_when_all_is_sent
 
@@ -58,26 +60,49 @@ def test_libvirtd_dies_during_a_pause(rig: DaemonRig) -> None:
     assert rig.show(low)["Restarts"] == "0"
 
 
-def test_two_hosts_whose_addresses_are_swapped(rig: DaemonRig) -> None:
-    """A mistake in the policy file, seen at the next start: what stood still waits until it is mended."""
+def test_addresses_that_lead_to_other_hosts(rig: DaemonRig) -> None:
+    """A mistake in the policy file: what stands still is where it was, and waits until that is mended."""
     rig.restart(**BY_PAUSE)
     low = rig.low()
     name, host = rig.where(low)
+    other = rig.other(host)
     high = rig.high(host)
     rig.becomes(name, "parked")
-    first, second = rig.lab.hosts
-    uris = {first: rig.lab.libvirt_uri(second), second: rig.lab.libvirt_uri(first)}
-    hosts = [{"name": h, "provider": "libvirt", "uri": uri} for h, uri in uris.items()]
-    rig.restart(hosts=hosts, **BY_PAUSE)
-    for told in rig.ask("hosts")["hosts"]:
-        assert f"but the instances are on {told['name']}" in told["problem"]
+
+    rig.stop()
+    swapped = write_policy(rig.lab, rig.image, **led(rig, **{host: other, other: host}), **BY_PAUSE)
+    refused = rig.run_daemon(swapped)
+    assert refused.returncode == 78
+    assert f"but until now it was {host}" in refused.stderr
+
+    rig.start(**led(rig, **{host: other, other: other}), **BY_PAUSE)
+    problems = {one["name"]: one["problem"] for one in rig.ask("hosts")["hosts"]}
+    assert f"calls itself {other}, but until now it was {host}" in problems[host]
+    assert problems[other] == ""
     rig.release(high)
     assert rig.phase(name) == "parked"
-    assert rig.domains()[host] == [name]
+    assert rig.domains() == {host: [name], other: []}
+
     rig.restart(**BY_PAUSE)
     rig.becomes(name, "ready")
     rig.finish(low)
     assert rig.show(low)["Restarts"] == "0"
+
+
+def led(rig: DaemonRig, **ways: str) -> dict[str, Any]:
+    """The policy file's hosts, each with another one's address; the port may be left out."""
+    default = f":{LIBVIRT_PORT}"
+    uris = {host: rig.lab.libvirt_uri(target) for host, target in ways.items()}
+    return {
+        "hosts": [
+            {
+                "name": host,
+                "provider": "libvirt",
+                "uri": uri if ways[host] == host else uri.replace(default, ""),
+            }
+            for host, uri in uris.items()
+        ]
+    }
 
 
 def test_libvirtd_is_dead_when_the_host_is_wanted(rig: DaemonRig) -> None:

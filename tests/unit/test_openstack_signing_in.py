@@ -156,7 +156,7 @@ def test_a_credential_of_another_project_is_refused(tmp_path: Path, monkeypatch:
     assert link.project_id("vn1") == "A"
     link.close()
     with pytest.raises(
-        RefusedError, match=r"pool: east in .* for project B, but the instances are in A; restore a cred"
+        RefusedError, match=r"pool: east in .* for project B, but until now it was project A; restore a cred"
     ):
         link.get("compute", "/servers", "vn1")
     assert made[1].closed
@@ -165,7 +165,7 @@ def test_a_credential_of_another_project_is_refused(tmp_path: Path, monkeypatch:
     book = WrittenHostBook(tmp_path / "hosts.json")
     book.keep({"burst"})
     begun = ApiLink("east", str(file), Patience(tries=1), ["pool", "burst"], book)
-    with pytest.raises(RefusedError, match=r"burst: .*the instances are in A"):
+    with pytest.raises(RefusedError, match=r"burst: .*it was project A"):
         begun.project_id("vn1")
     book.keep(())
     assert begun.project_id("vn1") == "B"

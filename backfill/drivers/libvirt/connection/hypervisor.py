@@ -495,13 +495,13 @@ class Hypervisor:
     def _recognise(self, connection: Any) -> None:
         """Refuse another machine than the one that was there: all instances would seem gone from it."""
         name = machine_name(connection)
-        before = self._book.known(self.host, name)
-        if before != name:
+        # Machines without a name of their own cannot be told apart.
+        if name != "localhost" and (why := self._book.contradiction(self.host, name, alone=True)):
             raise UnreachableError(
                 self.host,
-                f"at {self._uri} there is now the machine {name}, but the instances are on {before}",
-                f"put right the host's uri, or DNS; if {before} has a new name or is gone for good, and none "
-                f"of our instances is left there (`backfill evict {self.host} --off`), restart the daemon",
+                f"at {self._uri} there is a machine that calls itself {name}, but {why}",
+                f"put right the host's uri, DNS or the machine's name; if the old machine is gone for good, "
+                f"`backfill evict {self.host} --off`, then restart the daemon",
             )
 
     def _watch(self, connection: Any) -> None:

@@ -185,14 +185,12 @@ class ApiLink:
         """Refuse another project than the known one: there all of our servers would seem gone."""
         project = str(made.session.get_project_id())
         for host in self._hosts:
-            before = self._book.known(host, project)
-            if before != project:
+            if why := self._book.contradiction(host, f"project {project}", alone=False):
                 made.close()
                 raise RefusedError(
                     host,
-                    f"{self.cloud} in clouds.yaml is now for project {project}, but the instances are in "
-                    f"{before}",
-                    f"restore a credential for {before}; to change projects for good, remove the instances "
+                    f"{self.cloud} in clouds.yaml is for project {project}, but {why}",
+                    "restore a credential for that one; to change projects for good, remove the instances "
                     "first, then restart the daemon",
                 )
 
