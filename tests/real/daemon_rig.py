@@ -25,6 +25,7 @@ from backfill.lab.cluster import Lab
 from backfill.lab.policyfile import write_policy
 from backfill.lab.spec import JOB_USER, LabSpec
 from backfill.lab.waiting import wait_until
+from backfill.ports.errors import NotFoundError
 from backfill.ports.storage import Record
 from tests.real.jobs_rig import LIMIT_S, JobsRig
 from tests.real.leftovers import traces
@@ -281,10 +282,11 @@ class DaemonRig(JobsRig):
 
     def picture(self) -> str:
         """Everything that helps to see why a test failed."""
-        journal = "\n".join(
-            f"{r.at_s:.3f} {r.kind} {r.subject} {json.dumps(r.body)[:300]}"
-            for r in self.journal("intent", "outcome", "phase", "refusal")[-40:]
-        )
+        try:
+            records = self.journal("intent", "outcome", "phase", "refusal")[-40:]
+        except NotFoundError:
+            records = []  # the daemon has refused to start
+        journal = "\n".join(f"{r.at_s:.3f} {r.kind} {r.subject} {json.dumps(r.body)[:300]}" for r in records)
         log = "\n".join(self.log.read_text().splitlines()[-40:])
         return f"{super().picture()}\n--- journal\n{journal}\n--- log\n{log}"
 

@@ -26,7 +26,7 @@ _POLICY: dict[str, Any] = {
     # A hundred emulated guests that wake at once leave each of them next to nothing of two cores.
     "readiness": {"clock_offset_s": 30, "clock_within_s": 600},
     "libvirt": {"limits": {"agent_s": 120}},
-    "returns": {"within_s": _ALL_S},
+    "comeback": {"within_s": _ALL_S},
     "ladder": [PAUSE, REQUEUE],
     "limits": {
         "max_instances": _MANY,
