@@ -43,7 +43,7 @@ from backfill.engine.messages import (
 )
 from backfill.engine.metering import Meter
 from backfill.engine.notices import WaitingRoom
-from backfill.engine.notify import notify
+from backfill.engine.notify import Heartbeat, notify
 from backfill.engine.observe import pool_changes
 from backfill.engine.partitions import PartitionWatch
 from backfill.engine.payload_book import PayloadBook
@@ -62,6 +62,7 @@ _SUMMARY_EVERY_S = 60.0
 _TIDY_EVERY_S = 3600.0
 _SIZE_EVERY_S = 60.0
 _PRIVACY_EVERY_S = 60.0
+_READY_WITHIN_S = 30.0  # who misses this one would end us
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,6 +153,7 @@ class Daemon:
         self._said_s = 0.0
         self.journal_bytes: int | None = None  # as it was looked up last
         self._rounds = Rounds()
+        self._heartbeat = Heartbeat(self._rounds.late_s)
 
     # --- life ----------------------------------------------------------------------------------
 
@@ -172,7 +174,7 @@ class Daemon:
         self.cycle.record("daemon", "cluster", {"event": "start", "managed": known})
         _LOG.info("started; %d managed nodes are known from the journal", known)
         self._start_rounds()
-        notify("READY=1")
+        notify("READY=1", within_s=_READY_WITHIN_S)
         try:
             return self._loop()
         finally:
@@ -219,7 +221,7 @@ class Daemon:
 
     def reread(self, *, force: bool = False) -> None:
         """Read the policy file again if it has changed or if `force`; in any thread but ours."""
-        reading = self.policyfile.read(self.cycle.policies, force=force)
+        reading = self.policyfile.read(force=force)
         if reading is not None:
             self.inbox.put(PolicyRead(reading))
 
@@ -261,7 +263,7 @@ class Daemon:
             self._say(now_s)
             self.meter.cycle(time.perf_counter() - began_s)
             self._asked.go_on()  # at least so much, however busy we are
-            notify("WATCHDOG=1")
+            self._heartbeat.beat()
 
     def _book_losses(self) -> None:
         """Note in both books what came to nothing."""

@@ -23,6 +23,7 @@ Note = Callable[[str], None]
 # Plays the text of a policy file: `problems` of it, or what came of it. Takes minutes, raises nothing.
 Player = Callable[[str], Body]
 _MOST_KEPT = 32
+_NO_THREAD = "raise TasksMax of the daemon's unit, or free memory, and ask again"
 MOST_TEXT = 60_000  # characters, and bytes of JSON: a question is no longer
 
 
@@ -37,7 +38,10 @@ class Errands:
         self._numbers = count(1)
 
     def begin(self, kind: str, work: Work, note: Note) -> Body:
-        """Begin it in a thread of its own. CommandError while another one of the kind is under way."""
+        """Begin it in a thread of its own.
+
+        CommandError while another one of the kind is under way, and where no thread is left for it.
+        """
         with self._lock:
             busy = next((i for i, one in self._known.items() if _of(kind, i) and _runs(one)), None)
             if busy is not None:
@@ -46,7 +50,13 @@ class Errands:
             self._known[name] = {"id": name, "state": "running", "problems": [], "found": None}
             self._notes[name] = note
             self._forget_old()
-        threading.Thread(target=self._work, args=(name, work), name=kind, daemon=True).start()
+        try:
+            threading.Thread(target=self._work, args=(name, work), name=kind, daemon=True).start()
+        except RuntimeError as error:
+            with self._lock:
+                del self._known[name]
+                self._notes.pop(name, None)
+            raise CommandError(f"{kind} cannot begin ({error}): {_NO_THREAD}") from error
         return {"id": name}
 
     def close(self) -> None:

@@ -13,9 +13,13 @@ from itertools import count
 _LOG = logging.getLogger("backfill.rounds")
 
 
+# What is done only once, and found no thread, is tried again after this.
+_AGAIN_S = 1.0
+
+
 @dataclass(slots=True, eq=False)
 class _Round:
-    every_s: float
+    every_s: float  # 0: once
     do: Callable[[], object]
     slow: bool
     busy: threading.Lock = field(default_factory=threading.Lock)
@@ -42,11 +46,16 @@ class Rounds:
 
     def once(self, do: Callable[[], object]) -> None:
         """Do it now, beside the caller."""
-        _spawn(_Round(0.0, do, slow=True))
+        self._spawn(_Round(0.0, do, slow=True))
 
     def start(self) -> None:
         """Begin to count."""
         self._thread.start()
+
+    def late_s(self) -> float:
+        """Return for how long what is due has not been begun: much only if nothing is begun any more."""
+        with self._change:
+            return max(0.0, self._monotonic() - self._due[0][0]) if self._due else 0.0
 
     def close(self) -> None:
         """Begin nothing more; what is under way ends by itself."""
@@ -61,7 +70,7 @@ class Rounds:
     def _run(self) -> None:
         while (one := self._next()) is not None:
             if one.slow:
-                _spawn(one)
+                self._spawn(one)
             else:
                 _safely(one)
 
@@ -75,24 +84,31 @@ class Rounds:
                     self._change.wait(wait_s)
                     continue
                 at_s, _, one = heapq.heappop(self._due)
-                again_s = at_s + one.every_s
-                self._push(one, again_s if again_s > now_s else now_s + one.every_s)
+                if one.every_s:
+                    again_s = at_s + one.every_s
+                    self._push(one, again_s if again_s > now_s else now_s + one.every_s)
                 return one
         return None
 
+    def _spawn(self, one: _Round) -> None:
+        """In a thread of its own, unless the last turn of it is still under way."""
+        if not one.busy.acquire(blocking=False):
+            return
 
-def _spawn(one: _Round) -> None:
-    """In a thread of its own, unless the last turn of it is still under way."""
-    if not one.busy.acquire(blocking=False):
-        return
+        def work() -> None:
+            try:
+                _safely(one)
+            finally:
+                one.busy.release()
 
-    def work() -> None:
         try:
-            _safely(one)
-        finally:
+            threading.Thread(target=work, name="round", daemon=True).start()
+        except RuntimeError as error:  # no thread or memory is left: the others must go on
             one.busy.release()
-
-    threading.Thread(target=work, name="round", daemon=True).start()
+            _LOG.error("a regular task is put off to its next turn, as it got no thread: %s", error)
+            if not one.every_s:
+                with self._change:
+                    self._push(one, self._monotonic() + _AGAIN_S)
 
 
 def _safely(one: _Round) -> None:

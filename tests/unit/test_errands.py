@@ -107,6 +107,23 @@ def test_a_defect_is_no_errand_without_an_end() -> None:
     errands.begin("verify", lambda: {"found": {}}, noted)
 
 
+def test_an_errand_that_gets_no_thread_was_never_begun(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who asked is told; it is not under way, and the next one of the kind begins."""
+    errands, noted = Errands(), Noted()
+
+    def refuse(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", refuse)
+        with pytest.raises(CommandError, match="verify cannot begin"):
+            errands.begin("verify", lambda: {"found": {}}, noted)
+    errands.close()
+    assert noted == []
+    name = errands.begin("verify", lambda: {"found": {}}, noted)["id"]
+    assert _ended(errands, name, noted)["state"] == "done"
+
+
 def test_old_ones_are_forgotten_and_kinds_are_told_apart() -> None:
     errands, noted, names = Errands(), Noted(), []
     for number in range(1, 35):

@@ -86,6 +86,61 @@ def test_a_defect_ends_neither_itself_nor_the_others(caplog: pytest.LogCaptureFi
     assert "a regular task failed" in caplog.text
 
 
+def _starts_fail(monkeypatch: pytest.MonkeyPatch, so_many: int) -> None:
+    """As on a machine with no thread left: the next starts of threads for regular tasks fail."""
+    start, left = threading.Thread.start, iter(range(so_many))
+
+    def refuse(thread: threading.Thread) -> None:
+        if thread.name == "round" and next(left, None) is not None:
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+
+
+def test_a_thread_that_cannot_be_started_ends_nothing(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What is slow has its next turn as ever, and the others go on."""
+    _starts_fail(monkeypatch, 2)
+    turns: SimpleQueue[str] = SimpleQueue()
+    rounds = Rounds()
+    rounds.add(0.01, lambda: turns.put("slow"), slow=True)
+    rounds.add(0.01, lambda: turns.put("quick"))
+    rounds.start()
+    seen: list[str] = []
+    while "slow" not in seen or seen[-1] == "slow":
+        seen.append(turns.get(timeout=_LONG_S))
+    rounds.close()
+    assert "quick" in seen
+    assert "a regular task is put off to its next turn, as it got no thread: can't start" in caplog.text
+
+
+def test_what_is_done_once_is_done_later_if_there_was_no_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The caller, who may be the daemon's own thread, hears nothing of it."""
+    monkeypatch.setattr("backfill.engine.rounds._AGAIN_S", 0.001)
+    _starts_fail(monkeypatch, 2)
+    done: SimpleQueue[None] = SimpleQueue()
+    rounds = Rounds()
+    rounds.once(lambda: done.put(None))
+    rounds.start()
+    done.get(timeout=_LONG_S)
+    rounds.close()
+    assert done.empty()
+    assert not rounds._due
+
+
+def test_it_is_late_when_nothing_is_begun_any_more() -> None:
+    now_s = [100.0]
+    rounds = Rounds(lambda: now_s[0])
+    assert rounds.late_s() == 0.0
+    rounds.add(5.0, lambda: None)
+    rounds.add(60.0, lambda: None)
+    assert rounds.late_s() == 0.0
+    now_s[0] = 145.0  # nobody has started it
+    assert rounds.late_s() == 40.0
+
+
 def test_once_is_now_and_beside_the_caller() -> None:
     """Also when nothing was started yet."""
     done: SimpleQueue[str] = SimpleQueue()
