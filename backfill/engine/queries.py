@@ -426,13 +426,13 @@ class Queries:
     def _reload(self, body: Body) -> Body:
         """Read the policy file again, in this thread; the daemon's own puts it into force."""
         daemon = self._daemon
-        reading = daemon.policyfile.read(daemon.cycle.policies, force=True)
+        reading = daemon.policyfile.read(force=True)
         assert reading is not None  # forced
 
         def take(body: Body) -> Body:
             told = daemon.policyfile.take(reading, daemon.cycle)
             daemon.cycle.decide()
-            return {**told, "changed": list(reading.changed)}
+            return told
 
         return self._in_the_daemon(take, body)
 

@@ -35,11 +35,13 @@ class RoomWatch:
         self._over.set()
 
     def adopt(self, config: Config) -> None:
-        """Go by another policy file, which may have wider jobs."""
+        """Go by another policy file, which may have wider jobs. Raises nothing."""
         try:
             self._look(config)
         except DriverError as error:
             _LOG.warning("Slurm may refuse jobs while it has no node that could run them: %s", error)
+        except Exception:  # noqa: BLE001 - the file is taken over all the same, and it is tried again
+            _LOG.exception("nodes for jobs to come could not be made: tried again in %g s", self._every_s)
 
     def _run(self) -> None:
         while not self._over.wait(self._every_s):
@@ -47,6 +49,8 @@ class RoomWatch:
                 self._look(self._config)
             except DriverError as error:
                 _LOG.debug("nodes for jobs to come are not looked at: %s", error)
+            except Exception:  # noqa: BLE001 - such as no memory for a program; the next look may find it
+                _LOG.exception("nodes for jobs to come are not looked at: tried again in %g s", self._every_s)
 
     def _look(self, config: Config) -> None:
         with self._lock:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import threading
 from dataclasses import fields
 from pathlib import Path
 
@@ -12,7 +13,7 @@ import pytest
 from backfill.config import Config, load
 from backfill.core.policy import PolicySet
 from backfill.engine.messages import Reread
-from backfill.engine.policyfile import PolicyFile
+from backfill.engine.policyfile import PolicyFile, Reading
 from backfill.ports.errors import UnreachableError
 from backfill.ui.cli import main
 from backfill.ui.commands.daemon import _FIXED_SECTIONS, PolicyReloader
@@ -60,11 +61,10 @@ def test_a_file_that_has_not_changed_is_not_read(file: Path) -> None:
     """Unless it is asked for."""
     config = load(file)
     reread = PolicyReloader(config, no_conflicts)
-    assert reread(config.policies, False) is None
-    reading = reread(config.policies, True)
+    assert reread(False) is None
+    reading = reread(True)
     assert reading is not None
     assert reading.policies == config.policies
-    assert reading.changed == ()
 
 
 def test_a_changed_file_tells_what_has_changed(file: Path) -> None:
@@ -72,12 +72,11 @@ def test_a_changed_file_tells_what_has_changed(file: Path) -> None:
     config = load(file)
     reread = PolicyReloader(config, no_conflicts)
     write(file, WARM)
-    reading = reread(config.policies, False)
+    reading = reread(False)
     assert reading is not None
     assert reading.policies is not None
     assert reading.policies.scale.warm == 1
-    assert reading.changed == ("scale",)
-    assert reread(reading.policies, False) is None
+    assert reread(False) is None
 
 
 def test_room_is_made_for_the_jobs_of_what_is_taken_over(file: Path) -> None:
@@ -89,10 +88,10 @@ def test_room_is_made_for_the_jobs_of_what_is_taken_over(file: Path) -> None:
         config, lambda new: refused, lambda new: room.append(new.policies.demand.max_nodes)
     )
     write(file, FILE + "demand: {max_nodes: 7}\n")
-    assert reread(config.policies, True) is not None
+    assert reread(True) is not None
     assert room == []
     refused.clear()
-    assert reread(config.policies, True) is not None
+    assert reread(True) is not None
     assert room == [7]
 
 
@@ -101,8 +100,8 @@ def test_a_file_that_is_gone_is_waited_for(file: Path) -> None:
     config = load(file)
     reread = PolicyReloader(config, no_conflicts)
     os.unlink(file)
-    assert reread(config.policies, False) is None
-    reading = reread(config.policies, True)
+    assert reread(False) is None
+    reading = reread(True)
     assert reading is not None
     assert "cannot be read" in reading.problems[0]
 
@@ -124,7 +123,7 @@ def test_what_cannot_change_is_refused_with_its_line(file: Path, text: str, key:
     config = load(file)
     reread = PolicyReloader(config, no_conflicts)
     write(file, text)
-    reading = reread(config.policies, False)
+    reading = reread(False)
     assert reading is not None
     assert reading.policies is None
     assert len(reading.problems) == 1
@@ -142,16 +141,68 @@ def test_a_file_that_contradicts_the_cluster_is_refused(file: Path) -> None:
     """Checked as at the start; where the cluster cannot be asked, nothing is taken over."""
     config = load(file)
     write(file, WARM)
-    reading = PolicyReloader(config, lambda c: ["priorities.low: no such partition"])(config.policies, True)
+    reading = PolicyReloader(config, lambda c: ["priorities.low: no such partition"])(True)
     assert reading is not None
     assert reading.problems == (f"{file}: priorities.low: no such partition",)
 
     def silent(config: Config) -> list[str]:
         raise UnreachableError("slurmctld", "did not answer")
 
-    reading = PolicyReloader(config, silent)(config.policies, True)
+    reading = PolicyReloader(config, silent)(True)
     assert reading is not None
     assert "could not be compared with the cluster" in reading.problems[0]
+
+
+def test_a_file_that_could_not_be_compared_is_tried_again(
+    file: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Slurm restarts just then: that is told once, also of a defect, and the file comes into force later."""
+    config = load(file)
+    trouble: list[Exception] = [UnreachableError("slurmctld", "did not answer")]
+
+    def conflicts(config: Config) -> list[str]:
+        if trouble:
+            raise trouble[0]
+        return []
+
+    reread = PolicyReloader(config, conflicts)
+    write(file, WARM)
+    reading = reread(False)
+    assert reading is not None
+    assert "could not be compared with the cluster, which is tried again: slurmctld" in reading.problems[0]
+    assert reread(False) is None
+    trouble[0] = ValueError("a defect")
+    assert reread(False) is None
+    assert not caplog.records
+    reading = reread(True)
+    assert reading is not None
+    assert reading.problems[0].endswith("tried again: a defect")
+    assert "in an unforeseen way" in caplog.text
+    trouble.clear()
+    reading = reread(False)
+    assert reading is not None
+    assert reading.policies is not None
+    assert reading.policies.scale.warm == 1
+    assert reread(False) is None
+
+
+def test_what_is_in_force_is_believed_again_after_slurm_was_away(file: Path) -> None:
+    """Somebody asked for it meanwhile: the file has not changed, and what was said of it must go."""
+    trouble = [UnreachableError("slurmctld", "did not answer")]
+
+    def conflicts(config: Config) -> list[str]:
+        if trouble:
+            raise trouble[0]
+        return []
+
+    reread = PolicyReloader(load(file), conflicts)
+    reading = reread(True)
+    assert reading is not None
+    assert reading.policies is None
+    trouble.clear()
+    reading = reread(False)
+    assert reading is not None
+    assert reading.policies is not None
 
 
 # --- in the daemon -------------------------------------------------------------------------------
@@ -213,6 +264,36 @@ def test_a_person_and_a_signal_can_ask_for_it(
         daemon.daemon.inbox.put(Reread())
         daemon.until(lambda: len(told(daemon)) > seen)
         assert told(daemon)[-1] == "policy file taken over, changed: nothing"
+
+
+def test_an_older_reading_never_replaces_a_newer_one(file: Path, tmp_path: Path) -> None:
+    """Hosts hang while a look compares the file: who reloads the corrected one waits, and it stays."""
+    hangs, hung = threading.Event(), threading.Event()
+
+    def conflicts(config: Config) -> list[str]:
+        if config.policies.scale.warm == 1:
+            hung.set()
+            assert hangs.wait(30.0)
+        return []
+
+    config = load(file)
+    policyfile = PolicyFile(PolicyReloader(config, conflicts))
+    with living(tmp_path, config.policies, policyfile) as daemon:
+        write(file, WARM)
+        assert hung.wait(30.0)
+        write(file, WARM.replace("warm: 1", "warm: 2"))
+        asked = threading.Thread(target=lambda: daemon.daemon.reread(force=True))
+        asked.start()
+        assert policyfile.read() is None  # a look does not wait for another one
+        hangs.set()
+        asked.join(30.0)
+        daemon.until(lambda: daemon.daemon.cycle.policies.scale.warm == 2)
+        seen = told(daemon)
+        assert seen[:2] == ["policy file taken over, changed: scale"] * 2
+        late = Reading(str(file), config.policies, number=1)
+        daemon.until(lambda: policyfile.take(late, daemon.daemon.cycle)["changed"] == [])
+        assert daemon.daemon.cycle.policies.scale.warm == 2
+        assert told(daemon) == seen
 
 
 def test_without_a_file_there_is_nothing_to_reload(

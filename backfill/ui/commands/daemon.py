@@ -10,7 +10,6 @@ import signal
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import fields
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Any, TextIO
@@ -20,7 +19,6 @@ from backfill.config.catalogue import path_of
 from backfill.core.expiry import Expiry
 from backfill.core.model.clock import as_then
 from backfill.core.model.sentences import visible
-from backfill.core.policy import PolicySet
 from backfill.drivers.salt.driver import SaltProvisioner
 from backfill.drivers.slurm.driver import SlurmManager
 from backfill.drivers.slurm.settings import check_settings, slurm_uid
@@ -34,7 +32,7 @@ from backfill.engine.daemon import Daemon, Pace
 from backfill.engine.listener import Listener
 from backfill.engine.looking import Outside
 from backfill.engine.messages import Message, Reread, Stop
-from backfill.engine.policyfile import PolicyFile, Reading
+from backfill.engine.policyfile import PolicyFile, Reading, differing
 from backfill.engine.queries import Queries
 from backfill.engine.tidy import expire
 from backfill.ports.errors import DriverError, RefusedError
@@ -361,6 +359,7 @@ _FIXED_SECTIONS = ("hosts", "daemon", "slurm", "libvirt", "openstack", "salt", "
 # What in a file contradicts the living cluster, a sentence each. Raises DriverError.
 Conflicts = Callable[[Config], list[str]]
 _Stamp = tuple[int, int, int]
+_Stamps = tuple[_Stamp | None, ...]
 
 
 class PolicyReloader:
@@ -377,29 +376,41 @@ class PolicyReloader:
         self._conflicts = conflicts
         self._make_room = make_room
         self._catalogue = path_of(self._path, started.libvirt)
-        self._stamp = self._stamps()
+        self._stamp: _Stamps | None = self._stamps()  # None: nobody knows what is there now
+        self._told: _Stamps | None = None  # which file it was said of that it could not be compared
 
-    def __call__(self, policies: PolicySet, force: bool) -> Reading | None:
-        """Read the file, if it has changed since it was last read here or if `force`."""
+    def __call__(self, force: bool) -> Reading | None:
+        """Read the file, if it has changed since it was last read here or if `force`.
+
+        A file that could not be compared with the cluster is read again the next time; that it
+        could not is told once.
+        """
         stamp = self._stamps()
         if not force and (stamp == self._stamp or None in stamp):
             return None  # a file that is just being replaced is not there for a moment
-        self._stamp = stamp
+        told, self._told = self._told, None
         source = str(self._path)
         try:
             config = load(self._path)
-        except ConfigError as error:
-            return Reading(source, None, tuple(str(error).splitlines()))
-        try:
             problems = [*self._fixed(config)] or [f"{source}: {p}" for p in self._conflicts(config)]
-        except DriverError as error:
-            problems = [f"{source}: it could not be compared with the cluster: {error}"]
+        except ConfigError as error:
+            self._stamp = stamp
+            return Reading(source, None, tuple(str(error).splitlines()))
+        except Exception as error:  # noqa: BLE001 - it is tried again, whatever it was
+            self._stamp, self._told = None, stamp
+            if told == stamp and not force:
+                return None
+            if not isinstance(error, DriverError):
+                _LOG.exception("comparing %s with the cluster failed in an unforeseen way", source)
+            problem = f"{source}: it could not be compared with the cluster, which is tried again: {error}"
+            return Reading(source, None, (problem,))
+        self._stamp = stamp
         if problems:
             return Reading(source, None, tuple(problems))
         self._make_room(config)
-        return Reading(source, config.policies, changed=tuple(differing(policies, config.policies)))
+        return Reading(source, config.policies)
 
-    def _stamps(self) -> tuple[_Stamp | None, ...]:
+    def _stamps(self) -> _Stamps:
         """When the file was last changed, and the catalogue that it names."""
         return tuple(_stamp(path) for path in (self._path, self._catalogue) if path is not None)
 
@@ -414,11 +425,6 @@ class PolicyReloader:
                 "daemon cannot take over; restart it (jobs and instances are not touched), or "
                 "undo the change"
             )
-
-
-def differing(one: PolicySet, other: PolicySet) -> list[str]:
-    """Names of the policies in which two sets differ."""
-    return [f.name for f in fields(one) if getattr(one, f.name) != getattr(other, f.name)]
 
 
 def _stamp(path: Path) -> _Stamp | None:

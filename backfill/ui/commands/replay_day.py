@@ -15,6 +15,7 @@ from backfill.config.problems import ConfigError
 from backfill.core.policy import PolicySet
 from backfill.drivers.simulated.costs import StepCosts
 from backfill.drivers.store.sqlite import JournalReader
+from backfill.engine.policyfile import differing
 from backfill.ports.errors import DriverError
 from backfill.ports.storage import Record, RecordWindow
 from backfill.sim.replay.costs import ReplayCosts
@@ -23,7 +24,6 @@ from backfill.sim.replay.day_replay import day_figures
 from backfill.sim.replay.fitting import MisfitError
 from backfill.sim.replay.learning import learned
 from backfill.sim.replay.policy_replay import BrokenPromiseError, collected_seldom
-from backfill.ui.commands.daemon import differing
 from backfill.ui.commands.replay_policy import need_same
 from backfill.ui.parser import BAD_DATA, NO, OK
 
