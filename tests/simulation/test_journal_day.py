@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from backfill.core.policies.budgets import Budget, Budgets
 from backfill.core.policies.ladder import Ladder
 from backfill.drivers.store.sqlite import SqliteJournal
 from backfill.sim.replay.costs import ReplayCosts
@@ -69,6 +70,18 @@ def test_only_what_is_of_the_day_counts() -> None:
     half = journal_day(records, run.run.policies, START_S + 40.0, START_S + 400.0)
     assert half.figures.worked_core_h < whole.figures.worked_core_h
     assert half.figures.low_completed == 3
+
+
+def test_budgets_hold_at_the_hours_of_the_day() -> None:
+    """It was at 22:13: a budget of that hour would have forbidden everything, one of the morning nothing."""
+    run, day = lived()
+    worked = []
+    for hour in (22, 8):
+        budgets = Budgets((Budget("0", schedule=f"0 {hour} * * *"),))
+        policies = replace(run.run.policies, budgets=budgets)
+        worked.append(day_figures(day, policies, ReplayCosts()).worked_core_h)
+    assert worked[0] == 0.0
+    assert worked[1] > 0.0
 
 
 def test_a_journal_without_hosts_says_so() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 from math import inf
 
-from backfill.sim.replay.trace_cluster import START_S, TraceCluster
+from backfill.sim.replay.trace_cluster import TraceCluster
 from backfill.sim.traces.trace import JobTrace
 
 
@@ -40,7 +40,7 @@ class Arrivals:
         trace = self._trace
         if number >= len(trace):
             return inf
-        return START_S + (trace.submit[number] - trace.begin) / trace.ticks_per_s
+        return self._sim.start_s + (trace.submit[number] - trace.begin) / trace.ticks_per_s
 
     def go_on(self) -> None:
         """Come by itself from now on."""

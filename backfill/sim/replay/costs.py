@@ -79,6 +79,10 @@ class ReplayCosts:
                 sim.faults.fail(call, error, times=-1, rate=rate)
 
 
+# More than a clock that shows epoch seconds can be off.
+_ROUNDING_S = 1e-6
+
+
 @dataclass(slots=True, eq=False)
 class _Transfer:
     left_s: float  # at full speed
@@ -124,8 +128,8 @@ class Transfers:
     def _end(self) -> None:
         self._next = None
         self._advance()
-        over = [t for t in self._active if t.left_s <= 1e-9]
-        self._active = [t for t in self._active if t.left_s > 1e-9]
+        over = [t for t in self._active if t.left_s <= _ROUNDING_S]
+        self._active = [t for t in self._active if t.left_s > _ROUNDING_S]
         self._plan()
         for transfer in over:
             transfer.done()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from math import floor
 from statistics import median
 
 from backfill.core.policy import PolicySet
@@ -11,7 +12,6 @@ from backfill.sim.replay.day import DayFigures, JournalDay
 from backfill.sim.replay.fitting import depth_for, low_jobs, memory_for, node_names
 from backfill.sim.replay.ledger import counts_of
 from backfill.sim.replay.policy_replay import Run, Setting, run
-from backfill.sim.replay.trace_cluster import START_S
 
 
 def day_figures(day: JournalDay, policies: PolicySet, costs: ReplayCosts) -> DayFigures:
@@ -20,6 +20,7 @@ def day_figures(day: JournalDay, policies: PolicySet, costs: ReplayCosts) -> Day
 
 
 def _played(day: JournalDay, policies: PolicySet, costs: ReplayCosts) -> Run:
+    start_s = _start_s(day)
     policies = replace(policies, hosts=tuple(host for host in policies.hosts if host in day.hosts))
     low = low_jobs(day.low, policies)
     setting = Setting(
@@ -31,12 +32,18 @@ def _played(day: JournalDay, policies: PolicySet, costs: ReplayCosts) -> Run:
         depth_for(policies, day.cluster),
         costs=costs,
         whole=True,
+        start_s=start_s,
     )
-    return run(setting, policies, START_S + (day.end_s - day.start_s))
+    return run(setting, policies, start_s + (day.end_s - day.start_s))
+
+
+def _start_s(day: JournalDay) -> float:
+    """Return what the simulated clock shows at its beginning: a whole second, so that times are exact."""
+    return float(floor(day.start_s))
 
 
 def _figures(played: Run, day: JournalDay) -> DayFigures:
-    harvest, end_s = played.harvest, START_S + (day.end_s - day.start_s)
+    harvest, end_s = played.harvest, _start_s(day) + (day.end_s - day.start_s)
     rooms = [tale.wait_s for tale in played.tales if tale.high and tale.start_s]
     return DayFigures(
         metal_core_h=harvest.high_core_s / 3600,

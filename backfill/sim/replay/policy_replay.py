@@ -66,6 +66,8 @@ class Setting:
     scheduler: SchedulerName = "easy"
     tie: Tie = "batch"  # on bare metal
     whole: bool = False  # observe until the end, also when no high-priority job is left
+    start_s: float = START_S  # what the simulated clock shows at the beginning
+    notes: tuple[str, ...] = ()  # what people must know of the input
 
 
 class Watcher(Protocol):
@@ -80,7 +82,7 @@ class Watcher(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """The result of one run. Times of `tales` are simulated; `start_s` is the trace's first."""
+    """The result of one run. Times of `tales` are simulated; `Setting.start_s` is the trace's first."""
 
     policies: PolicySet | None
     tales: tuple[JobTale, ...]
@@ -99,10 +101,17 @@ class Run:
 def reference(setting: Setting, policies: PolicySet) -> Run:
     """Replay the same high-priority work on the same cluster without any instance."""
     cluster = setting.cluster
-    window = Window(START_S, float("inf"))
+    window = Window(setting.start_s, float("inf"))
     ledger = Ledger(window, cluster.cpus, policies.instances.flavour.cpus)
     bare = BareReplay(
-        setting.high, setting.node_names, cluster.cpus, ledger, setting.kept, setting.scheduler, setting.tie
+        setting.high,
+        setting.node_names,
+        cluster.cpus,
+        ledger,
+        setting.kept,
+        setting.scheduler,
+        setting.tie,
+        setting.start_s,
     )
     bare.run()
     window.end_s = max(tale.end_s for tale in bare.tales)
@@ -144,13 +153,20 @@ class _Replay:
             tie=setting.tie,
         )
         costs = setting.costs
-        self.sim = TraceCluster(shape, cluster=policies.cluster, boot_s=costs.steps.boot_s, seed=setting.seed)
+        self.sim = TraceCluster(
+            shape,
+            cluster=policies.cluster,
+            boot_s=costs.steps.boot_s,
+            seed=setting.seed,
+            start_s=setting.start_s,
+        )
         if setting.kept:
             self.sim.keep(setting.kept)
         self.sim.checks.shared = policies.victims.extent is Extent.NEEDED
         self.sim.checks.overcommit = policies.placement.cpu_overcommit
         self.sim.saves = (setting.saves_every_s, setting.save_s)
-        self.ledger = Ledger(Window(START_S, end_s), setting.cluster.cpus, policies.instances.flavour.cpus)
+        window = Window(setting.start_s, end_s)
+        self.ledger = Ledger(window, setting.cluster.cpus, policies.instances.flavour.cpus)
         self.sim.on_attempt = self.ledger.attempt
         costs.order_failures(self.sim)
         self.daemon = ReplayDaemon(self.sim, policies, costs, fast_forward=fast_forward)
@@ -185,7 +201,7 @@ class _Replay:
     def _feed_low(self) -> None:
         trace, number, now_s = self.setting.low, self._next_low, self.sim.now_s
         while trace is not None and number < len(trace) and not self._closed:
-            at_s = START_S + (trace.submit[number] - trace.begin) / trace.ticks_per_s
+            at_s = self.sim.start_s + (trace.submit[number] - trace.begin) / trace.ticks_per_s
             if self._waiting >= self.setting.depth:
                 break
             if at_s > now_s:

@@ -20,7 +20,7 @@ class BareReplay:
     """Slurm on nodes without anything else: a job's script begins at its allocation.
 
     The same passes at the same instants as in the simulated slurmctld, so that a job which no
-    instance delays begins at the same time there. Times: see START_S. Ties: see `replay`.
+    instance delays begins at the same time there. It begins at `start_s`. Ties: see `replay`.
     """
 
     def __init__(
@@ -32,15 +32,16 @@ class BareReplay:
         kept: Sequence[ReservationEntry] = (),
         scheduler: SchedulerName = "easy",
         tie: Tie = "batch",
+        start_s: float = START_S,
     ) -> None:
         self.tales: list[JobTale] = []
         self._trace, self._names, self._cpus, self._ledger = trace, tuple(names), cpus, ledger
-        self._queue = scheduler_in(scheduler, Nodes([cpus] * len(names), kept_nodes(kept, names, START_S)))
+        self._queue = scheduler_in(scheduler, Nodes([cpus] * len(names), kept_nodes(kept, names, start_s)))
         self._eventwise = tie == "eventwise"
         self._running: list[tuple[float, int, Request]] = []  # a heap: by end, then in queue order
-        self._now_s = START_S
+        self._now_s = start_s
         first, ticks = trace.begin, trace.ticks_per_s
-        self._arrivals = [*(START_S + (at - first) / ticks for at in trace.submit), inf]
+        self._arrivals = [*(start_s + (at - first) / ticks for at in trace.submit), inf]
         self._number = 0  # of the next job
 
     def run(self) -> None:

@@ -23,7 +23,7 @@ from backfill.sim.schedulers.requests import Request
 from backfill.sim.schedulers.reservations import ReservationEntry, kept_nodes
 from backfill.sim.schedulers.rooms import Nodes
 
-# Small enough for exact times, large enough that no time is 0, which means "never".
+# Where a trace does not say when it was, its replay begins then: no time is 0, which means "never".
 START_S = 1_000_000.0
 METAL = "metal"
 _EARLY = 1 << 61  # behind what is early in the queue of events, before all else
@@ -84,11 +84,13 @@ class JobTale:
 class TraceCluster(SimulatedWorld):
     """Slurm decides at every change of its state, once all that is due at that moment is done."""
 
-    def __init__(self, shape: MetalShape, *, cluster: str, boot_s: float, seed: int = 0) -> None:
+    def __init__(
+        self, shape: MetalShape, *, cluster: str, boot_s: float, seed: int = 0, start_s: float = START_S
+    ) -> None:
         super().__init__(
-            start_s=START_S, seed=seed, cluster=cluster, boot_s=boot_s, manners=Manners(tick_s=0.0)
+            start_s=start_s, seed=seed, cluster=cluster, boot_s=boot_s, manners=Manners(tick_s=0.0)
         )
-        self.shape = shape
+        self.shape, self.start_s = shape, start_s
         self.tales: dict[str, JobTale] = {}
         self.add_partition(shape.low, tier=1, feature=shape.virtual)
         self.add_partition(shape.high, tier=10, feature=METAL)
@@ -122,10 +124,10 @@ class TraceCluster(SimulatedWorld):
     def keep(self, entries: Sequence[ReservationEntry]) -> None:
         """Reserve nodes, as an admin does before the first job; times count from the beginning."""
         shape = self.shape
-        kept = kept_nodes(entries, shape.names, START_S)
+        kept = kept_nodes(entries, shape.names, self.start_s)
         self.queue.metal = scheduler_in(shape.scheduler, Nodes([shape.cpus] * len(shape.names), kept))
         for entry in entries:
-            start_s = START_S + entry.at_s
+            start_s = self.start_s + entry.at_s
             end_s = start_s + entry.for_s
             self.slurm.reserve(entry.nodes, SimReservation(start_s, end_s, entry.maintenance))
             for at_s in (self.now_s, start_s, end_s):

@@ -45,6 +45,7 @@ class SacctJob:
     memory_mb: float | None
     max_rss_mb: float | None
     steps: int
+    wall: bool  # its times are what the clocks there showed, and not seconds since 1970
 
 
 def read_sacct(path: Path) -> JobTrace:
@@ -167,6 +168,7 @@ def _parse(row: Row) -> SacctJob:
         memory_mb=memory_mb,
         max_rss_mb=parse_memory_mb(get("MaxRSS", "")),
         steps=0,
+        wall=not (get("Submit") or get("Start", "")).isdecimal(),
     )
 
 
@@ -193,6 +195,7 @@ def _limit_s(row: Row) -> int | None:
 
 
 def _add(job: SacctJob, builder: TraceBuilder) -> None:
+    builder.wall = builder.wall or job.wall
     submit_s = job.start_s if job.submit_s is None else job.submit_s
     if job.elapsed_s <= 0:
         builder.left_out[NO_RUN_TIME] += job.name.count

@@ -8,6 +8,8 @@ shaking", MASCOTS 2007).
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from backfill.sim.traces.draws import seeded
 from backfill.sim.traces.trace import JobTrace, TraceBuilder
 
@@ -37,4 +39,10 @@ def shaken(trace: JobTrace, seed: int) -> JobTrace:
     if trace.labels is not None:
         builder.labels = list(trace.labels)
     builder.left_out.update(trace.left_out)
-    return builder.build()
+    return replace(
+        builder.build(),
+        noted=trace.noted,
+        origin=trace.origin,
+        unix_start_s=trace.unix_start_s,
+        wall=trace.wall,
+    )

@@ -8,6 +8,7 @@ requested processors, 8 requested time, ...; -1 stands for unknown, `;` opens a 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator
 from decimal import Decimal, InvalidOperation
 from pathlib import Path
@@ -20,6 +21,7 @@ BEYOND = 10**18
 NAMES = {0: "job id", 1: "submit time", 3: "run time", 4: "allocated processors"}
 NAMES |= {7: "requested processors", 8: "requested time"}
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+_STARTED = re.compile(rb";\s*UnixStartTime:\s*(\d{1,10})\s*$", re.IGNORECASE)
 
 
 def read_swf(path: Path) -> JobTrace:
@@ -54,6 +56,8 @@ def _read_odd_line(path: Path, number: int, line: bytes, builder: TraceBuilder) 
     """Read a line that is not 18 columns of integers; return whether it holds a job."""
     text = line.removeprefix(BYTE_ORDER_MARK).strip()
     if not text or text.startswith(b";"):
+        if started := _STARTED.match(text):
+            builder.unix_start_s = int(started[1])
         return False
     fields = _columns(path, number, text)
     values = {index: _number(path, number, index, fields[index]) for index in NAMES}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from array import array
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from operator import le
 from pathlib import Path
@@ -15,6 +15,8 @@ LARGEST = 2**42  # ticks, processors: a million times this still fits the column
 NO_RUN_TIME = "run time of 0 or less, or unknown"
 NO_PROCESSORS = "no processors"
 TOO_LARGE = "more processors than the machine has"
+# What begins later counts from 1970: no trace begins 15 years after a beginning of its own.
+EPOCHS_S = 500_000_000
 
 
 class TraceError(Exception):
@@ -46,11 +48,28 @@ class JobTrace:
     left_out: Mapping[str, int] = field(default_factory=dict)
     noted: Mapping[str, int] = field(default_factory=dict)
     origin: int | None = None  # the tick from which a replay counts; None: the first submission
+    unix_start_s: int = (
+        0  # what its second 0 is in seconds since 1970, where it counts from there; 0: unknown
+    )
+    wall: bool = False  # its seconds since 1970 are what clocks of an unknown time zone showed
 
     @property
     def begin(self) -> int:
         """The tick at which a replay of it begins."""
         return self.submit[0] if self.origin is None else self.origin
+
+    @property
+    def epoch_s(self) -> float | None:
+        """When a replay of it begins, in seconds since 1970; None if it does not say so."""
+        begin_s = self.begin / self.ticks_per_s
+        if begin_s >= EPOCHS_S:
+            return begin_s
+        return begin_s + self.unix_start_s if self.unix_start_s else None
+
+    @property
+    def end(self) -> int:
+        """The tick at which all would have ended if none had waited."""
+        return max(map(int.__add__, self.submit, self.run))
 
     def __len__(self) -> int:
         return len(self.job_id)
@@ -74,24 +93,22 @@ class JobTrace:
         def take(column: array[int]) -> array[int]:
             return array(column.typecode, map(column.__getitem__, indices))
 
-        return JobTrace(
-            take(self.job_id),
-            take(self.submit),
-            take(self.run),
-            take(self.estimate),
-            take(self.processors),
-            self.ticks_per_s,
-            None if self.labels is None else tuple(map(self.labels.__getitem__, indices)),
-            left_out,
-            self.noted,
-            self.origin,
+        return replace(
+            self,
+            job_id=take(self.job_id),
+            submit=take(self.submit),
+            run=take(self.run),
+            estimate=take(self.estimate),
+            processors=take(self.processors),
+            labels=None if self.labels is None else tuple(map(self.labels.__getitem__, indices)),
+            left_out=left_out,
         )
 
 
 class TraceBuilder:
     """Collects jobs one by one, in any order, and applies the rules for odd ones."""
 
-    __slots__ = ("columns", "labels", "left_out", "noted", "ticks_per_s")
+    __slots__ = ("columns", "labels", "left_out", "noted", "ticks_per_s", "unix_start_s", "wall")
 
     def __init__(self) -> None:
         self.columns: tuple[array[int], ...] = tuple(array("q") for _ in range(5))
@@ -99,6 +116,8 @@ class TraceBuilder:
         self.left_out: Counter[str] = Counter()
         self.noted: Counter[str] = Counter()
         self.ticks_per_s = 1
+        self.unix_start_s = 0
+        self.wall = False
 
     def add(self, job_id: int, submit: int, run: int, processors: int, estimate: int) -> bool:
         """Add one job, times in ticks; return whether it was kept.
@@ -140,7 +159,9 @@ class TraceBuilder:
         labels = tuple(self.labels) if self.labels else None
         ids, submits, runs, estimates, sizes = self.columns
         trace = JobTrace(
-            ids, submits, runs, estimates, sizes, self.ticks_per_s, labels, self.left_out, self.noted
+            *(ids, submits, runs, estimates, sizes, self.ticks_per_s, labels, self.left_out, self.noted),
+            unix_start_s=self.unix_start_s,
+            wall=self.wall,
         )
         if _in_order(ids, submits):
             return trace

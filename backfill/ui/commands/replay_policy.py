@@ -13,6 +13,7 @@ from typing import Any
 from backfill.config import load
 from backfill.config.problems import ConfigError
 from backfill.core.policy import PolicySet
+from backfill.sim.replay.beginning import beside, clock_s
 from backfill.sim.replay.costs import ReplayCosts, load_costs
 from backfill.sim.replay.fitting import MisfitError, depth_for, everywhere, low_jobs, memory_for, node_names
 from backfill.sim.replay.policy_replay import BrokenPromiseError, Setting, collected_seldom, reference, run
@@ -123,11 +124,16 @@ def _input(args: argparse.Namespace) -> tuple[Setting, dict[str, PolicySet]]:
             sys.stderr.write(f"left out of the {title}: {counts}\n")
         if trace is not None and trace.noted:
             sys.stderr.write(f"noted in the {title}: {describe_counts(trace.noted.items())}\n")
+    start_s, notes = clock_s(high, policies.values())
+    if low is not None and len(low) and not HTC.fullmatch(args.backlog):
+        low, moved = beside(high, low)
+        notes += moved
+    sys.stderr.write("".join(f"note: {note}\n" for note in notes))
     memory_mb = max(memory_for(one, args.cluster) for one in policies.values())
     setting = Setting(
         args.cluster,
         high,
-        low if low is not None and len(low) else None,
+        low,
         node_names(first, args.cluster),
         args.node_memory or memory_mb,
         depth_for(first, args.cluster),
@@ -138,6 +144,8 @@ def _input(args: argparse.Namespace) -> tuple[Setting, dict[str, PolicySet]]:
         _reservations(args, node_names(first, args.cluster)),
         args.scheduler,
         args.tie,
+        start_s=start_s,
+        notes=notes,
     )
     return setting, policies
 

@@ -8,7 +8,7 @@ from itertools import islice
 
 from backfill.sim.replay.bare import ROWS_PER_CHUNK, quoted
 from backfill.sim.replay.policy_replay import Setting
-from backfill.sim.replay.trace_cluster import START_S, JobTale
+from backfill.sim.replay.trace_cluster import JobTale
 from backfill.ui.report.gantt import GanttSpan, Look
 from backfill.ui.report.replay_text import Played, time_text
 
@@ -68,7 +68,7 @@ def _events(setting: Setting, one: Played, number: int) -> Iterator[dict[str, ob
             "name": span.name,
             "cat": span.look.value,
             # A job lies in its instance, and a trace viewer wants what lies inside to be shorter.
-            "ts": round((span.start_s - START_S) * _US),
+            "ts": round((span.start_s - setting.start_s) * _US),
             "dur": round((span.end_s - span.start_s) * _US),
             "pid": pids[span.host],
             "tid": 2 * span.lane + (span.look is Look.LOW),
@@ -97,14 +97,14 @@ def _batsim_row(setting: Setting, tale: JobTale, number: dict[str, int]) -> str:
         quoted(trace.name(tale.index)),
         kind,
         kind,
-        time_text(setting.high, tale.submit_s),
+        time_text(setting, tale.submit_s),
         str(len(tale.hosts) or -(-trace.processors[tale.index] // setting.cluster.cpus)),
         f"{trace.estimate[tale.index] / trace.ticks_per_s:.3f}",
         str(int(tale.completed)),
         _state(tale),
-        time_text(setting.high, tale.start_s),
+        time_text(setting, tale.start_s),
         f"{run_s:.3f}" if ended else "",
-        time_text(setting.high, tale.end_s),
+        time_text(setting, tale.end_s),
         f"{wait_s:.3f}" if begun else "",
         f"{wait_s + run_s:.3f}" if ended else "",
         f"{(wait_s + run_s) / run_s:.6f}" if run_s else "",

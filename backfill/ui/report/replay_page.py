@@ -7,7 +7,6 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from backfill.sim.replay.policy_replay import Setting
-from backfill.sim.replay.trace_cluster import START_S
 from backfill.ui.report.comparison import difference, worth_telling
 from backfill.ui.report.figures import FIGURES, Figure, figures_by_cause
 from backfill.ui.report.gantt import Look
@@ -147,8 +146,8 @@ def _run(setting: Setting, one: Played) -> dict[str, object]:
     # What is drawn later lies on top: instances first, then the jobs in them.
     look = {name: i for i, name in enumerate(_ORDER)}
     for span in sorted(spans, key=lambda s: (base[s.host] + s.lane, s.start_s, -look[s.look])):
-        begin = round((span.start_s - START_S) * 10)
-        length = max(1, round((span.end_s - START_S) * 10) - begin)
+        begin = round((span.start_s - setting.start_s) * 10)
+        length = max(1, round((span.end_s - setting.start_s) * 10) - begin)
         number = names.setdefault(span.name, len(names))
         flat += (base[span.host] + span.lane, begin, length, look[span.look], number)
     return {

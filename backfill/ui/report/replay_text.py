@@ -8,8 +8,7 @@ from itertools import islice
 
 from backfill.sim.replay.bare import ROWS_PER_CHUNK, quoted
 from backfill.sim.replay.policy_replay import Run, Setting
-from backfill.sim.replay.trace_cluster import START_S, JobTale
-from backfill.sim.traces.trace import JobTrace
+from backfill.sim.replay.trace_cluster import JobTale
 from backfill.ui.report.comparison import difference, differences
 from backfill.ui.report.figures import FIGURES, Summary, figures_by_cause, plain
 from backfill.ui.report.gantt import Gantt
@@ -96,6 +95,9 @@ def as_json(setting: Setting, played: Sequence[Played]) -> dict[str, object]:
         "low_jobs": 0 if setting.low is None else len(setting.low),
         "left_out": dict(setting.high.left_out),
         "noted": dict(setting.high.noted),
+        "backlog_left_out": {} if setting.low is None else dict(setting.low.left_out),
+        "backlog_noted": {} if setting.low is None else dict(setting.low.noted),
+        "notes": list(setting.notes),
         "seed": setting.seed,
         "window_s": played[0].summary.window_s,
         "policies": {one.name: plain(one.summary) for one in played},
@@ -135,9 +137,9 @@ def _row(setting: Setting, policy: str, tale: JobTale) -> str:
     assert trace is not None
     fields = (
         quoted(trace.name(tale.index)),
-        time_text(setting.high, tale.submit_s),
-        time_text(setting.high, tale.start_s),
-        time_text(setting.high, tale.end_s),
+        time_text(setting, tale.submit_s),
+        time_text(setting, tale.start_s),
+        time_text(setting, tale.end_s),
         str(tale.cpus),
         "high" if tale.high else "low",
         quoted(policy),
@@ -160,9 +162,10 @@ def told_time(seconds: float) -> str:
     return f"{hours // 24} d {hours % 24} h"
 
 
-def time_text(trace: JobTrace, at_s: float) -> str:
-    """Write a simulated time as the trace would have written it."""
+def time_text(setting: Setting, at_s: float) -> str:
+    """Write a simulated time as the trace of high-priority jobs would have written it."""
     if at_s < 0:
         return ""
-    shown = at_s - START_S + trace.submit[0] / trace.ticks_per_s
+    trace = setting.high
+    shown = at_s - setting.start_s + trace.begin / trace.ticks_per_s
     return f"{shown:.3f}".rstrip("0").rstrip(".")
