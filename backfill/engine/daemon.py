@@ -317,6 +317,7 @@ class Daemon:
             case PoolNews():
                 self.cycle.take(pool_changes(self.world, message.seen, message.problem))
                 self.cycle.take(self.payloads.news(() if message.seen is None else message.seen.runs))
+                self.payloads.settle(self.world.clock_s)
             case AddressNews():
                 self._addresses.heard(message.found)
             case Reread():

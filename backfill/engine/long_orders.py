@@ -115,16 +115,31 @@ class LongOrders:
 
     def _remove(self, body: Body, note: Note) -> Body:
         ids, desk = self._ids(body), self._desk
-        used = self._inside(self._used, {})
+        self._unused(ids)
+
+        def work() -> Body:
+            for identity in ids:
+                self._unused([identity])  # it may take long until one's turn has come
+                desk.remove([identity])
+            return {"removed": ids}
+
+        return self._begin("remove", work, note)
+
+    def _unused(self, ids: Sequence[str]) -> None:
+        """Raise CommandError where one of them is in use, or nobody knows."""
+        answer = self._inside(self._used, {})
+        if "error" in answer:
+            raise CommandError(f"nothing is removed: {answer['error']}; try again")
+        used = answer["used"]
+        assert isinstance(used, dict)
         for identity in ids:
             if identity in used:
                 raise CommandError(f"{identity} is just being used for {used[identity]}; try again later")
-        return self._begin("remove", lambda: desk.remove(ids), note)
 
     def _used(self, body: Body) -> Body:
         """Return nodes by the checkpoint that is just being made of them, or put back."""
         managed = self._daemon.world.managed.values()
-        return {node.order.id: node.name for node in managed if node.order is not None}
+        return {"used": {node.order.id: node.name for node in managed if node.order is not None}}
 
     def _expire(self, body: Body, note: Note) -> Body:
         world, desk = self._daemon.world, self._desk

@@ -62,29 +62,57 @@ class PayloadSums:
         """How long runs had worked that came to nothing because of us."""
         return sum(line[1] for why, line in self.lost.items() if why != OTHERS)
 
+    def copy(self) -> PayloadSums:
+        lost = {why: [*line] for why, line in self.lost.items()}
+        return PayloadSums(self.done, self.worked_s, lost)
+
     def told(self) -> Body:
         lost = {why: {"runs": int(line[0]), "s": line[1]} for why, line in sorted(self.lost.items())}
         return {"done": self.done, "worked_s": self.worked_s, "lost": lost}
+
+
+@dataclass(slots=True)
+class _Sums:
+    """What runs have brought by day, and by pilot: the 500 whose runs were booked last."""
+
+    days: dict[str, PayloadSums] = field(default_factory=dict)
+    pilots: dict[str, PayloadSums] = field(default_factory=dict)
+
+    def add(self, run: PayloadEnded, cause: str) -> None:
+        self.days.setdefault(_day(run.at_s), PayloadSums()).add(run, cause)
+        pilot = self.pilots.pop(run.job_id, None) or PayloadSums()
+        pilot.add(run, cause)
+        self.pilots[run.job_id] = pilot
+        while len(self.pilots) > _MOST_PILOTS:
+            del self.pilots[next(iter(self.pilots))]
+
+    def copy(self) -> _Sums:
+        days = {day: sums.copy() for day, sums in self.days.items()}
+        return _Sums(days, {pilot: sums.copy() for pilot, sums in self.pilots.items()})
 
 
 class PayloadBook:
     """Belongs to the daemon's thread. Days are those of UTC."""
 
     def __init__(self) -> None:
-        self._runs: dict[str, PayloadEnded] = {}  # by id, the oldest first
+        self._known: dict[str, None] = {}  # ids of runs, the oldest first
         self._given_up: dict[str, list[tuple[float, str]]] = {}  # pilot -> when its work was, and why
         self._counts, self._worked_s = Counts(ENDED, _MOST_OUTCOMES), Counts(WORKED, _MOST_OUTCOMES)
-        self._uncounted: list[PayloadEnded] = []
+        self._settled = _Sums()
+        self._unsettled: list[tuple[PayloadEnded, bool]] = []  # and whether it is to be counted
 
     def recall(self, journal: Journal) -> None:
         """Take in what the journal still knows."""
+        last_s = 0.0
         for record in journal.read(types=(WorkLost.__name__, PayloadEnded.__name__)):
             self.take(decode(record.body))
+            last_s = max(last_s, record.at_s)
+        self.settle(last_s)
 
     def take(self, change: PayloadEnded | WorkLost) -> None:
         """Take in what a journal has."""
         if isinstance(change, PayloadEnded):
-            self._add(change)
+            self._add(change, count=False)
         else:
             self.lost(change)
 
@@ -98,32 +126,38 @@ class PayloadBook:
     def news(self, runs: Iterable[PayloadRun]) -> Iterator[PayloadEnded]:
         """Yield what is to be written of the runs that the pool tells, those that are known left out."""
         for run in runs:
-            if run.id in self._runs or not run.pilot:
+            if run.id in self._known or not run.pilot:
                 continue
             ended = PayloadEnded(run.id, run.pilot, run.node, run.ended_s, round(run.worked_s, 3), run.done)
-            self._add(ended)
-            self._uncounted.append(ended)
+            self._add(ended, count=True)
             yield ended
 
-    def _add(self, run: PayloadEnded) -> None:
-        self._runs[run.run] = run
-        while len(self._runs) > _MOST_IDS:
-            del self._runs[next(iter(self._runs))]
+    def _add(self, run: PayloadEnded, *, count: bool) -> None:
+        self._known[run.run] = None
+        self._unsettled.append((run, count))
+        while len(self._known) > _MOST_IDS:
+            del self._known[next(iter(self._known))]
 
-    def counters(self, clock_s: float) -> list[Body]:
-        """Return what has ended since this daemon began, lost runs once our reason for them is known.
+    def settle(self, clock_s: float) -> None:
+        """Sum up what has ended, lost runs once our reason for them is known.
 
-        A counter cannot be put right: the pool may tell of a loss before our own account does.
+        The pool may tell of a loss before our own account does, and a counter cannot be put right.
         """
         later = []
-        for run in self._uncounted:
+        for run, count in self._unsettled:
             if not run.done and clock_s < run.at_s + _SETTLED_S:
-                later.append(run)
+                later.append((run, count))
                 continue
-            outcome = DONE if run.done else self._cause(run)
-            self._counts.add(outcome)
-            self._worked_s.add(outcome, by=run.worked_s)
-        self._uncounted = later
+            cause = self._cause(run)
+            self._settled.add(run, cause)
+            if count:
+                self._counts.add(cause)
+                self._worked_s.add(cause, by=run.worked_s)
+        self._unsettled = later
+
+    def counters(self, clock_s: float) -> list[Body]:
+        """Return what has ended since this daemon began."""
+        self.settle(clock_s)
         return [self._counts.told(), self._worked_s.told()]
 
     def told(self) -> Body:
@@ -136,17 +170,16 @@ class PayloadBook:
 
     def sums(self) -> tuple[dict[str, PayloadSums], dict[str, PayloadSums]]:
         """Return them by day, and by the job of a pilot, the latest first."""
-        days: dict[str, PayloadSums] = {}
-        pilots: dict[str, PayloadSums] = {}
-        for run in sorted(self._runs.values(), key=lambda run: -run.at_s):
-            cause = "" if run.done else self._cause(run)
-            days.setdefault(_day(run.at_s), PayloadSums()).add(run, cause)
-            if run.job_id in pilots or len(pilots) < _MOST_PILOTS:
-                pilots.setdefault(run.job_id, PayloadSums()).add(run, cause)
-        return days, pilots
+        all_of_it = self._settled.copy()
+        for run, _ in self._unsettled:
+            all_of_it.add(run, self._cause(run))
+        days = dict(sorted(all_of_it.days.items(), reverse=True))
+        return days, dict(reversed(all_of_it.pilots.items()))
 
     def _cause(self, run: PayloadEnded) -> str:
         """Name why we have given up the pilot's work at about that time; else it was not by us."""
+        if run.done:
+            return DONE
         began_s = run.at_s - run.worked_s
         near = [
             (abs(at_s - run.at_s), cause)

@@ -15,6 +15,7 @@ from typing import Any
 from backfill.core.model.cluster import Job, SlurmSettings
 from backfill.core.policies.access import Role
 from backfill.engine.gate import Caller, GateError
+from backfill.engine.summary import REFUSED
 from backfill.ports.errors import DriverError
 
 _LOG = logging.getLogger("backfill.privacy")
@@ -100,8 +101,10 @@ class Veil:
         raise GateError(f"'{question}' takes the role operator, as Slurm's PrivateData {what}", "forbidden")
 
     def _status(self, answer: Body) -> Body:
+        # What is refused is told in words, and those may name others: only refusals of one's own follow.
+        sentence = str(answer["sentence"]).partition(REFUSED)[0]
         return {
-            **self._texts(answer, "sentence"),
+            **self._texts({**answer, "sentence": sentence}, "sentence"),
             "payloads": self._payloads(answer["payloads"]),
             "claims": [claim for claim in answer["claims"] if self._own(claim["job_id"])],
             "refusals": self._refusals(answer["refusals"]),

@@ -11,6 +11,8 @@ from backfill.core.picture import barred
 from backfill.core.world import World
 
 _MOST_NAMED = 6
+# What begins the last part, which alone tells of people.
+REFUSED = "; refused: "
 
 
 def summary(world: World, plan: Plan) -> str:
@@ -30,9 +32,8 @@ def summary(world: World, plan: Plan) -> str:
         parts.append("waiting for the first word from Slurm")
     elif slurm.problem:
         parts.append(f"Slurm: {slurm.problem}")
-    if plan.refusals:
-        parts.append(f"refused: {why(plan.refusals[0])}")
-    return "; ".join(parts)
+    refused = f"{REFUSED}{why(plan.refusals[0])}" if plan.refusals else ""
+    return "; ".join(parts) + refused
 
 
 def _hosts(world: World) -> str:

@@ -82,6 +82,38 @@ def test_counters_wait_until_the_reason_is_known() -> None:
     assert counted(book, NOON_S + 900.0) == expected
 
 
+def test_sums_do_not_wait_for_anybody_to_read_the_counters() -> None:
+    """A day's runs are summed up as they end; what is not yet decided is told all the same."""
+    book = PayloadBook()
+    for number in range(1000):
+        list(book.news([run(number, done=number % 2 == 0, at_s=NOON_S + number)]))
+        book.lost(lost(at_s=NOON_S + number))
+        book.settle(NOON_S + number)
+    assert len(book._unsettled) == 150
+    days, pilots = told(book)
+    assert (days[0]["done"], days[0]["lost"]["patience"]["runs"]) == (500, 500)
+    assert pilots == [{"pilot": "7", **{k: v for k, v in days[0].items() if k != "day"}}]
+    book.settle(NOON_S + 2000)
+    assert book._unsettled == []
+    assert told(book) == (days, pilots)
+    assert counted(book, NOON_S + 2000) == {"done": (500.0, 30000.0), "patience": (500.0, 30000.0)}
+
+
+def test_the_pilots_whose_runs_ended_last_are_told() -> None:
+    """Five hundred of them, the latest first."""
+    book = PayloadBook()
+    for number in range(510):
+        list(book.news([run(number, pilot=str(number), at_s=NOON_S + number)]))
+    list(book.news([run(510, pilot="20", at_s=NOON_S + 510)]))
+    book.settle(NOON_S + 510)
+    _, pilots = told(book)
+    assert [p["pilot"] for p in pilots] == [
+        "20",
+        *(str(n) for n in range(509, 20, -1)),
+        *map(str, range(19, 9, -1)),
+    ][:500]
+
+
 def counted(book: PayloadBook, clock_s: float) -> dict[str, tuple[float, float]]:
     """Runs and seconds by outcome."""
     runs, seconds = ({s[1]["outcome"]: s[2] for s in one["samples"]} for one in answers(book, clock_s))

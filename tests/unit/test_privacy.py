@@ -12,11 +12,15 @@ import httpx
 import pytest
 
 from backfill.core.model.cluster import Job, JobState, SlurmSettings, SlurmVersion
+from backfill.core.model.plan import Plan
+from backfill.core.model.refusals import Code, Goal, because, refusal
 from backfill.core.policies.access import Role
+from backfill.core.world import World
 from backfill.drivers.slurm.settings import read_settings
 from backfill.engine import connection_limiter
 from backfill.engine.gate import Caller, GateError
 from backfill.engine.privacy import JOBS, NODES, Body, Privacy, Veil
+from backfill.engine.summary import summary
 from backfill.ports.errors import UnreachableError
 from backfill.ui.client import AskError, Client
 from tests.unit.living_daemon import LivingDaemon, living, parked
@@ -219,6 +223,22 @@ def test_machines_and_pilots_of_others_are_left_out() -> None:
     empty = {"sentence": "", "claims": [], "refusals": [], "operations": []}
     pilots = {"days": [], "pilots": [{"pilot": "3"}, {"pilot": "4"}]}
     assert veil.over("status", {**empty, "payloads": pilots})["payloads"]["pilots"] == [{"pilot": "4"}]
+
+
+def test_why_anothers_job_gets_nothing_is_not_told_in_the_first_sentence() -> None:
+    """It may name its owner and account, of whom there is no trace but that."""
+    because_of = because(Code.ENVIRONMENT, user=BO, account="physics", environment="big", allowed="dept")
+    sentence = summary(World(), Plan(refusals=(refusal("job 12", Goal.INSTANCE, because_of),)))
+    assert "physics" in sentence
+    answer = {
+        "sentence": sentence,
+        "claims": [],
+        "refusals": [],
+        "operations": [],
+        "payloads": {"pilots": []},
+    }
+    seen = Veil(ADA, frozenset({JOBS}), lambda job_id: None).over("status", answer)
+    assert seen["sentence"] == summary(World(), Plan())
 
 
 def test_a_question_that_nobody_has_thought_of_takes_an_operator() -> None:

@@ -78,7 +78,7 @@ def _share(sums: PayloadSums) -> str:
 
 
 def _row(name: str, sums: PayloadSums) -> str:
-    lost: Mapping[str, list[float]] = sums.lost
+    lost: Mapping[str, list[float]] = dict(sorted(sums.lost.items()))
     causes = ", ".join(f"{why}: {int(runs)} ({worked_s:.0f} s)" for why, (runs, worked_s) in lost.items())
     cells = (
         str(sums.done),
