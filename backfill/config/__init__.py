@@ -1,5 +1,6 @@
 """The policy file: YAML -> checked frozen values, or sentences that say what to change where."""
 
+from backfill.config.catalogue import confined
 from backfill.config.images import ImageEntry
 from backfill.config.live import conflicts, hints
 from backfill.config.load import check, check_text, load
@@ -34,6 +35,7 @@ __all__ = [
     "SurroundingsEntry",
     "check",
     "check_text",
+    "confined",
     "conflicts",
     "hints",
     "json_schema",

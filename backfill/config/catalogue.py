@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,8 +10,10 @@ from typing import Any
 from backfill.config.files import read_keys, read_text
 from backfill.config.images import Catalogue, ImageEntry
 from backfill.config.model import LibvirtEntry
+from backfill.config.problems import Problem, quote
 from backfill.config.reader import BAD, Reader
 from backfill.config.shapes import section
+from backfill.config.tree import Entries, Scalar, Tree
 from backfill.core.policies.environments import Environment, Environments
 
 
@@ -22,20 +24,33 @@ def path_of(policy_file: str | Path, libvirt: LibvirtEntry | None) -> Path | Non
     return Path(policy_file).parent / libvirt.catalogue
 
 
-def leave_out(reader: Reader, found: dict[str, Any], known: Collection[str] | None) -> None:
-    """Open no file that a text from outside names: what depends on its images has nothing to say.
-
-    `known`: the catalogues that it may name; None: any.
-    """
+def leave_out(reader: Reader, found: dict[str, Any]) -> None:
+    """Open no file that a text from outside names: what depends on its images has nothing to say."""
     libvirt = found.get("libvirt")
     if not isinstance(libvirt, LibvirtEntry) or not libvirt.catalogue:
         take_in(reader, found)
         return
-    if known is not None and libvirt.catalogue not in known:
-        what = f"is {libvirt.catalogue}, and a preview reads only the catalogue of the policy file in force"
-        remedy = f"write {' or '.join(known)}" if known else "write its images into libvirt.images"
-        reader.note(None, "libvirt.catalogue", what, remedy)
     found["libvirt"] = BAD
+
+
+def confined(text: str, name: str, known: str) -> list[Problem]:
+    """Return why a text from outside must not be loaded as a file: it would open another catalogue than `known`.
+
+    Nothing else of it is looked at, so that it takes a moment whatever the text is.
+    """
+    reader = Reader(name)
+    tree: Tree | None = read_keys(reader, text, "policy file", "give its keys")
+    for step in ("libvirt", "catalogue"):
+        tree = dict(_named(tree)).get(step) if isinstance(tree, Entries) else None
+    if isinstance(tree, Scalar) and tree.text not in ("", known):
+        what = f"is {quote(tree.text)}, and a preview reads only the catalogue of the policy file in force"
+        remedy = f"write {known}" if known else "write its images into libvirt.images"
+        reader.note(tree.place, "libvirt.catalogue", what, remedy)
+    return reader.problems
+
+
+def _named(tree: Entries) -> Iterator[tuple[str, Tree]]:
+    return ((name.text, value) for name, value in tree.pairs)
 
 
 def take_in(reader: Reader, found: dict[str, Any]) -> Reader | None:

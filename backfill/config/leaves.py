@@ -45,9 +45,7 @@ def kind(tree: Tree) -> str:
 
 
 def read(shape: Shape, tree: Tree) -> Any:
-    """Read a value that has no keys. Raises WrongError."""
-    if isinstance(shape, Hostlist):
-        return _hostlist(tree)
+    """Read a value that has no keys and is no hostlist. Raises WrongError."""
     if isinstance(shape, Addresses):
         return _addresses(tree)
     if not isinstance(tree, Scalar):
@@ -112,14 +110,15 @@ def _no_node(name: str) -> bool:
     return bool(forms.wrong("name", name)) or name.upper() in ("ALL", "DEFAULT")
 
 
-def _hostlist(tree: Tree) -> tuple[str, ...]:
+def hostlist(tree: Tree) -> tuple[str, ...]:
+    """Expand a hostlist, or a list of them. Raises WrongError."""
     names: dict[str, None] = {}
     for text in tree.items if isinstance(tree, Listing) else (tree,):
         remedy = f"write {allowed(Hostlist())}"
         if not isinstance(text, Scalar):
             raise WrongError(text.place, f"has {kind(text)}", remedy)
         try:
-            more = parse_hostlist(text.text)
+            more = parse_hostlist(text.text, 2 * MOST_NAMES)
         except ValueError as error:
             raise WrongError(text.place, f"cannot be read: {error}", remedy) from error
         wrong = next((name for name in more if _no_node(name)), None)

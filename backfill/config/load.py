@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
@@ -39,15 +38,15 @@ def check(path: str | os.PathLike[str]) -> list[Problem]:
     return []
 
 
-def check_text(text: str, name: str, catalogues: Collection[str] | None = None) -> list[Problem]:
+def check_text(text: str, name: str) -> list[Problem]:
     """Return everything that is wrong with a text from outside, by itself. `name`: how the file is called.
 
-    No file that it names is opened. `catalogues`: those that it may name; None: any.
+    No file that it names is opened.
     """
     reader = Reader(name)
     found = _read(reader, text)
     if found is not None:
-        catalogue.leave_out(reader, found, catalogues)
+        catalogue.leave_out(reader, found)
         _judge(reader, found, None)
     return sorted(reader.problems, key=lambda p: (p.line, p.column))
 
@@ -82,6 +81,8 @@ def _judge(reader: Reader, found: dict[str, Any], images: Reader | None) -> None
         at = images if images is not None and of_image else reader
         path = finding.path.removeprefix("libvirt.") if of_image else finding.path
         at.note(None, path, finding.what, finding.remedy)
+        if at.full:
+            break  # no more are shown
 
 
 def _assemble(reader: Reader, found: dict[str, Any]) -> Config:

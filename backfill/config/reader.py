@@ -10,11 +10,12 @@ from typing import Any
 from backfill.config import addresses, forms, leaves
 from backfill.config.phrases import allowed
 from backfill.config.problems import Place, Problem, quote
-from backfill.config.shapes import Key, Many, Maybe, Named, Section, Shape, Text
+from backfill.config.shapes import Hostlist, Key, Many, Maybe, Named, Section, Shape, Text
 from backfill.config.tree import Entries, Listing, Scalar, Tree
 from backfill.core.policy import Template
 
 MAX_PROBLEMS = 100
+_MOST_NAMES = 5 * leaves.MOST_NAMES  # a name is one of ours, of an image and of a network at most
 BAD = object()  # stands for a value that could not be read; its problem is already noted
 _WORD = re.compile(r"[A-Za-z0-9_-]{1,60}")
 _LAST_STEP = re.compile(r"(\.[^.\[\]]*|\[[^\[\]]*\]|^[^.\[\]]*)$")
@@ -27,12 +28,18 @@ class Reader:
         self.file = file
         self.problems: list[Problem] = []
         self.places: dict[str, Place] = {}
+        self._names_left = _MOST_NAMES
         self._whole = Section(dict, ())  # what the file may have at all
+
+    @property
+    def full(self) -> bool:
+        """Return True if no further problem would be kept: reading on is of no use."""
+        return len(self.problems) >= MAX_PROBLEMS
 
     def note(self, place: Place | None, path: str, what: str, remedy: str = "") -> object:
         """Note a problem; without a place, at the nearest key that has one. Returns BAD."""
         spot = place or self._nearest(path)
-        if len(self.problems) < MAX_PROBLEMS:
+        if not self.full:
             self.problems.append(Problem(self.file, spot.line, spot.column, path, what, remedy))
         return BAD
 
@@ -45,6 +52,8 @@ class Reader:
     def read(self, shape: Shape, tree: Tree, path: str) -> Any:
         """Return the value of `tree`, or BAD."""
         self.places.setdefault(path, tree.place)
+        if self.full:
+            return BAD
         if leaves.is_null(tree):
             if isinstance(shape, Maybe):
                 return None
@@ -63,9 +72,22 @@ class Reader:
 
     def _leaf(self, shape: Shape, tree: Tree, path: str) -> Any:
         try:
-            return leaves.read(shape, tree)
+            return self._hostlist(tree) if isinstance(shape, Hostlist) else leaves.read(shape, tree)
         except leaves.WrongError as wrong:
             return self.note(wrong.place, path, wrong.what, wrong.remedy)
+
+    def _hostlist(self, tree: Tree) -> tuple[str, ...]:
+        """Expand one. A few characters stand for many names, so those of the whole file are limited."""
+        if self._names_left <= 0:
+            what = f"comes after hostlists with {_MOST_NAMES} names or mistakes in them"
+            raise leaves.WrongError(tree.place, what, "correct those, or name fewer")
+        cost = leaves.MOST_NAMES  # of one that cannot be read
+        try:
+            names = leaves.hostlist(tree)
+            cost = len(names)
+        finally:
+            self._names_left -= cost
+        return names
 
     def _wrong_kind(self, shape: Shape, tree: Tree, path: str) -> object:
         given = tree.text[:60] if isinstance(tree, Scalar) else ""
@@ -115,6 +137,8 @@ class Reader:
 
     def _unknown(self, shape: Section, name: Scalar, path: str, given: Collection[str]) -> str:
         """Note an unknown key; returns the key that was probably meant, or an empty text."""
+        if self.full:
+            return ""
         known = [key.name for key in shape.keys]
         near = difflib.get_close_matches(name.text[:80], known, 1)
         elsewhere = [inner for inner, key in walk(self._whole, "") if key.name == name.text]
@@ -133,11 +157,15 @@ class Reader:
         if not isinstance(tree, Listing):
             return self._wrong_kind(shape, tree, path)
         found: list[Any] = []
+        texts = set[str]()
         for index, item in enumerate(tree.items):
             inner = f"{path}[{index}]"
             value = self.read(shape.item, item, inner)
-            if isinstance(shape.item, Text) and value is not BAD and value in found:
-                value = self.note(item.place, inner, f"repeats {quote(value)}", "name it once")
+            if isinstance(shape.item, Text) and value is not BAD:
+                if value in texts:
+                    value = self.note(item.place, inner, f"repeats {quote(value)}", "name it once")
+                else:
+                    texts.add(value)
             found.append(value)
         return BAD if BAD in found else tuple(found)
 

@@ -36,6 +36,7 @@ from backfill.core.policies.workloads import WarnBy, Workload, Workloads
 from backfill.core.policy import Priorities, Proof, Template
 
 _STAYING = (Rung.THROTTLE, Rung.PAUSE, Rung.SUSPEND)
+_MOST_WORKLOADS = 300
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,8 +58,9 @@ def findings(values: Mapping[str, Any]) -> Iterator[BrokenRule]:
 def _partitions(priorities: Priorities) -> Iterator[BrokenRule]:
     if not priorities.low:
         yield BrokenRule("priorities.low", "is empty", "name a partition whose jobs may be evicted")
+    low = frozenset(priorities.low)
     for index, name in enumerate(priorities.high):
-        if name in priorities.low:
+        if name in low:
             what = f"names the partition {name}, which is in priorities.low too"
             yield BrokenRule(f"priorities.high[{index}]", what, "keep it in one of them")
 
@@ -70,27 +72,35 @@ def _rungs(ladder: Ladder) -> Iterator[BrokenRule]:
 
 
 def _order(ladder: Ladder, at: str) -> Iterator[BrokenRule]:
-    kinds = [rule.rung for rule in ladder.rungs]
+    before: dict[Rung, int] = {}
     for index, rule in enumerate(ladder.rungs):
         path, rung = f"{at}[{index}].rung", rule.rung
-        if rung in kinds[:index]:
-            what = f"is {rung}, as {at}[{kinds.index(rung)}] already is"
+        if rung in before:
+            what = f"is {rung}, as {at}[{before[rung]}] already is"
             yield BrokenRule(path, what, "give each rung once")
-        elif rung is Rung.PAUSE and Rung.SUSPEND in kinds[:index]:
+        elif rung is Rung.PAUSE and Rung.SUSPEND in before:
             what = "is pause, after suspend, which has already stopped the instance"
             yield BrokenRule(path, what, "put pause before suspend")
         elif rung is Rung.THROTTLE and index:
             what = "is throttle, after a rung that has stopped or moved the instance"
             yield BrokenRule(path, what, "put throttle first")
-        elif rung is Rung.REQUEUE and index < len(kinds) - 1:
+        elif rung is Rung.REQUEUE and index < len(ladder.rungs) - 1:
             what = f"is requeue, and {at}[{index + 1}] would never be reached"
             yield BrokenRule(path, what, "put requeue last")
         if rung not in _STAYING and rule.for_s is not None:
             what = f"has no meaning for {rung}, which is over when it is done"
             yield BrokenRule(f"{at}[{index}].for_s", what, "remove it")
+        if rung is not Rung.THROTTLE and rule.cpu_percent is not None:
+            what = f"has no meaning for {rung}, only for throttle"
+            yield BrokenRule(f"{at}[{index}].cpu_percent", what, "remove it")
+        before.setdefault(rung, index)
 
 
 def _workloads(workloads: Workloads, ladder: Ladder, proof: Proof) -> Iterator[BrokenRule]:
+    if len(workloads.entries) > _MOST_WORKLOADS:
+        what = f"has {len(workloads.entries)} entries, and each is compared with all before it"
+        yield BrokenRule("workloads", what, f"write {_MOST_WORKLOADS} or fewer: one can name many users")
+        return
     names = [one.name for one in workloads.entries]
     for index, one in enumerate(workloads.entries):
         at = f"workloads[{index}]"
@@ -254,12 +264,13 @@ def _libvirt(
 
 
 def _images(libvirt: LibvirtEntry | None, instances: Template) -> Iterator[BrokenRule]:
+    names = frozenset(instances.names)
     kept: dict[str, str] = {}
     asked: dict[str, str] = {}
     for image, entry in libvirt.images.items() if libvirt is not None else ():
         path = f"libvirt.images.{image}"
         for name in entry.names:
-            if name not in instances.names:
+            if name not in names:
                 what = f"has {name}, which is not in instances.names"
                 yield BrokenRule(f"{path}.names", what, "keep names of our own nodes for it")
             elif name in kept:
@@ -332,23 +343,25 @@ def _machine_networks(
     hosts: Sequence[HostEntry], instances: Template, own_machines: OwnMachines
 ) -> Iterator[BrokenRule]:
     providers, kept = {host.provider for host in hosts}, dict[str, str]()
-    names = [network.name for network in own_machines.networks]
+    ours = frozenset(instances.names)
+    before = set[str]()
     for index, network in enumerate(own_machines.networks):
         path = f"own_machines.networks[{index}]"
-        if network.name in names[:index]:
+        if network.name in before:
             yield BrokenRule(f"{path}.name", f"is {network.name} again", "name each network once")
         bridge = network.bridge and Provider.LIBVIRT in providers
         if not (bridge or (network.cloud and Provider.OPENSTACK in providers)):
             what = f"gives no host network {network.name}"
             yield BrokenRule(path, what, "set bridge for hosts of libvirt, or cloud for those of openstack")
         for name in network.nodes:
-            if name not in instances.names:
+            if name not in ours:
                 what = f"has {name}, which is not in instances.names"
                 yield BrokenRule(f"{path}.nodes", what, "keep names of our own nodes for it")
             elif name in kept:
                 what = f"has {name}, which is kept for network {kept[name]} already"
                 yield BrokenRule(f"{path}.nodes", what, "keep a name for one network")
             kept[name] = network.name
+        before.add(network.name)
 
 
 def _keys(libvirt: LibvirtEntry | None) -> Iterator[BrokenRule]:

@@ -15,6 +15,7 @@ from backfill.config.problems import Place, quote
 
 MAX_DEPTH = 16
 MAX_NODES = 100_000
+_SIMPLER = "a policy file is simpler than that"
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +79,7 @@ class _Composer:
     def __init__(self, text: str) -> None:
         self._text = text
         self._loader: yaml.SafeLoader | None = None
-        self._anchors: dict[str, Tree] = {}
+        self._anchors: dict[str, tuple[Tree, int]] = {}  # and of how many values each is
         self._left = MAX_NODES
         self.flaws: list[Flaw] = []
 
@@ -116,14 +117,10 @@ class _Composer:
 
     def _node(self, event: yaml.Event, depth: int) -> Tree:
         place = _place(event)
-        self._left -= 1
-        if depth > MAX_DEPTH or self._left < 0:
-            what = (
-                "the file is nested too deeply"
-                if self._left >= 0
-                else f"the file has over {MAX_NODES} values"
-            )
-            raise _HopelessError(Flaw(place, what, "a policy file is simpler than that"))
+        left = self._left
+        self._spend(1, place)
+        if depth > MAX_DEPTH:
+            raise _HopelessError(Flaw(place, "the file is nested too deeply", _SIMPLER))
         if isinstance(event, yaml.AliasEvent):
             return self._alias(event, place)
         assert isinstance(event, yaml.ScalarEvent | yaml.CollectionStartEvent)
@@ -137,16 +134,23 @@ class _Composer:
             tree = self._listing(place, depth)
         else:
             tree = self._entries(place, depth)
-        self._remember(event, place, tree)
+        self._remember(event, place, tree, left - self._left)
         return tree
 
-    def _remember(self, event: yaml.NodeEvent, place: Place, tree: Tree) -> None:
+    def _spend(self, values: int, place: Place) -> None:
+        """Count what a reader of the tree will meet, wherever it is written."""
+        self._left -= values
+        if self._left < 0:
+            what = f"the file has over {MAX_NODES} values, each alias counted as what it stands for"
+            raise _HopelessError(Flaw(place, what, _SIMPLER))
+
+    def _remember(self, event: yaml.NodeEvent, place: Place, tree: Tree, values: int) -> None:
         if event.anchor is None:
             return
         if event.anchor in self._anchors:
             what = f"the anchor {quote('&' + event.anchor)} is used a second time"
             self.flaws.append(Flaw(place, what, "give every anchor a name of its own"))
-        self._anchors[event.anchor] = tree
+        self._anchors[event.anchor] = (tree, values)
 
     def _alias(self, event: yaml.AliasEvent, place: Place) -> Tree:
         name = event.anchor or ""
@@ -154,7 +158,9 @@ class _Composer:
         if known is None:
             what = f"the alias {quote('*' + name)} names no anchor that stands before it"
             raise _HopelessError(Flaw(place, what, "define it above, or put the text in quotes"))
-        return known
+        tree, values = known
+        self._spend(values - 1, place)
+        return tree
 
     def _listing(self, place: Place, depth: int) -> Listing:
         items = []

@@ -11,8 +11,9 @@ import sys
 import tempfile
 from pathlib import Path
 
-from backfill.config import ConfigError, check_text, load
+from backfill.config import ConfigError, confined, load
 from backfill.engine.errands import Body
+from backfill.ui.parser import BAD_DATA
 
 DAY = "24h"
 # What the process may take: of memory, of a processor, of time. All else comes before it.
@@ -34,7 +35,8 @@ class DayPlayer:
         except ConfigError as error:
             return {"problems": [f"the policy file in force has mistakes now: {error}"]}
         catalogue = libvirt.catalogue if libvirt is not None else ""
-        if problems := check_text(text, self._policy.name, [catalogue] if catalogue else []):
+        text = text.removeprefix("\ufeff")  # which a file's reader would take away
+        if problems := confined(text, self._policy.name, catalogue):
             return {"problems": [str(problem) for problem in problems[:_MOST_LINES]]}
         with tempfile.TemporaryDirectory(prefix="backfill-preview-") as folder:
             file = Path(folder, self._policy.name)
@@ -82,4 +84,5 @@ def _found(done: subprocess.CompletedProcess[str], folder: str) -> Body:
             ]
         }
     lines = [line.removeprefix("backfill: ").replace(f"{folder}/", "") for line in done.stderr.splitlines()]
-    return {"problems": lines[-_MOST_LINES:] or [f"it ended with {done.returncode}"]}
+    told = lines[:_MOST_LINES] if done.returncode == BAD_DATA else lines[-_MOST_LINES:]
+    return {"problems": told or [f"it ended with {done.returncode}"]}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import cast
 
 import pytest
 
@@ -157,6 +158,24 @@ def test_what_cannot_be_played_says_why(text: str, says: str, site: Path) -> Non
     assert isinstance(problems, list)
     assert says in "\n".join(problems)
     assert "/tmp" not in "\n".join(problems)
+
+
+def test_a_text_is_not_checked_in_the_daemons_process(site: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """There only its catalogue is looked for: what it costs to check is the other process's."""
+    checked: list[str] = []
+    monkeypatch.setattr("backfill.config.rules.findings", lambda _: checked.append("judged") or ())
+    player = DayPlayer(site / "policy.yaml", site / "journal.db", "400s")
+    (problem,) = cast("list[str]", player(f"{POLICY}ladder: []\n")["problems"])
+    assert "ladder is empty" in problem
+    assert checked == ["judged"]  # the policy file in force
+
+
+@pytest.mark.parametrize("begin", ["", "\ufeff", "\ufeff\ufeff"])
+def test_no_other_catalogue_is_opened_however_the_text_begins(begin: str, site: Path) -> None:
+    """What the daemon's process reads is what the other one will read."""
+    player = DayPlayer(site / "policy.yaml", site / "journal.db", "400s")
+    told = player(f"{begin}{POLICY}libvirt: {{'catalogue': \"/etc/shadow\"}}\n")["problems"]
+    assert "reads only the catalogue of the policy file in force" in str(told)
 
 
 def test_the_command_prints_the_columns(site: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -182,6 +182,15 @@ def test_a_mistake_through_an_alias_is_shown_where_it_is_written(tmp_path: Path)
     assert [(p.path, p.line) for p in found] == [("placement.order", 10), ("proof", 10)]
 
 
+def test_an_alias_counts_as_what_it_stands_for(tmp_path: Path) -> None:
+    """A few kilobytes may not become millions of values."""
+    rungs = "ladder: &l [&r {rung: pause, for_s: 10}" + ", *r" * 200 + "]\n"
+    found = sentences(tmp_path, f"{rungs}workloads: [&w {{name: x, ladder: *l}}" + ", *w" * 200 + "]\n")
+    assert len(found) == 1
+    assert found[0].startswith("policy.yaml:2:")
+    assert "over 100000 values, each alias counted as what it stands for" in found[0]
+
+
 def test_an_alias_cannot_contain_itself(tmp_path: Path) -> None:
     """A loop in the file is a mistake, not an endless one."""
     found = sentences(tmp_path, text("scale: &a {idle_s: *a}"))

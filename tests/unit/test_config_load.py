@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from backfill.config import DaemonSettings, DomainType, Provider, catalogue, check_text, load
+from backfill.config import DaemonSettings, DomainType, Provider, catalogue, check_text, confined, load
 from backfill.core.model.lifecycle import Rung
 from backfill.core.policies.ladder import DEFAULT_RUNGS, RungRule
 from backfill.core.policies.limits import Limits
@@ -167,9 +167,9 @@ def test_a_text_from_outside_has_no_file_opened(named: str, monkeypatch: pytest.
     assert check_text(text, "p.yaml") == []
     (wrong,) = check_text(text.replace("cpus: 1", "cpus: one"), "p.yaml")
     assert str(wrong).startswith("p.yaml:4:")
-    assert check_text(text, "p.yaml", [named]) == []
-    (refused,) = check_text(text, "p.yaml", ["our.yaml"])
+    assert confined(text, "p.yaml", named) == []
+    (refused,) = confined(text, "p.yaml", "our.yaml")
     told = "and a preview reads only the catalogue of the policy file in force; write our.yaml"
-    assert str(refused) == f"p.yaml:9:3: libvirt.catalogue is {named}, {told}"
-    (refused,) = check_text(text, "p.yaml", [])
+    assert str(refused) == f"p.yaml:9:14: libvirt.catalogue is '{named}', {told}"
+    (refused,) = confined(text, "p.yaml", "")
     assert "write its images into libvirt.images" in str(refused)

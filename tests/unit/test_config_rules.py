@@ -51,6 +51,8 @@ LADDERS = [
     ("[{rung: suspend}, {rung: pause}]", "ladder[1].rung is pause, after suspend"),
     ("[{rung: requeue, for_s: 5}]", "ladder[0].for_s has no meaning for requeue"),
     ("[{rung: migrate, for_s: 5}]", "ladder[0].for_s has no meaning for migrate"),
+    ("[{rung: throttle, cpu_percent: 100}]", "ladder[0].cpu_percent is 100; it must be 99 or less"),
+    ("[{rung: pause, cpu_percent: 2}]", "ladder[0].cpu_percent has no meaning for pause, only for throttle"),
     ("[{rung: cancel}]", "the text 'cancel'; write throttle, pause, suspend, migrate or requeue"),
     ("[{rung: pause}, {rung: throttle}]", "ladder[1].rung is throttle, after a rung that has"),
     ("[{within_s: 5}]", "ladder[0].rung is missing; add it: throttle, pause, suspend"),
@@ -58,6 +60,21 @@ LADDERS = [
     ("[pause]", "ladder[0] is the text 'pause'; write the keys rung, within_s, for_s"),
     ("pause", "ladder is the text 'pause'; write a list, each item the keys rung"),
 ]
+
+
+def test_what_is_compared_with_all_before_it_is_limited(tmp_path: Path) -> None:
+    """What a few kilobytes of text can cost whoever checks it has an end."""
+    entries = ", ".join(f"{{name: n{number}, users: [u{number}]}}" for number in range(301))
+    (found,) = sentences(tmp_path, text(f"workloads: [{entries}]"))
+    assert "workloads has 301 entries" in found
+    assert "write 300 or fewer" in found
+
+
+def test_the_names_of_all_hostlists_are_limited(tmp_path: Path) -> None:
+    """A few characters stand for thousands of names, in each of many networks."""
+    networks = ", ".join(f'{{name: n{number}, bridge: b, nodes: "v[1-65533]"}}' for number in range(6))
+    found = sentences(tmp_path, text(f"own_machines: {{networks: [{networks}]}}"))
+    assert "own_machines.networks[5].nodes comes after hostlists with 327665 names" in found[0]
 
 
 @pytest.mark.parametrize(("ladder", "words"), LADDERS)
