@@ -34,7 +34,7 @@ def leave_out(reader: Reader, found: dict[str, Any]) -> None:
 
 
 def confined(text: str, name: str, known: str) -> list[Problem]:
-    """Return why a text from outside must not be loaded as a file: it would open another catalogue than `known`.
+    """Return why no file may be made of a text from outside: its catalogue would be read, and is not `known`.
 
     Nothing else of it is looked at, so that it takes a moment whatever the text is.
     """

@@ -34,6 +34,8 @@ class InstanceThrottleContract:
             provider.throttle(host, "vn1", None)
             assert not known(rig, host).throttled
         assert known(rig, host).occupies_cpu
+        provider.throttle(host, "vn1", 100)
+        assert not known(rig, host).throttled
 
     def test_only_what_is_in_memory_can_be_throttled(self, rig: Rig) -> None:
         """A suspended instance uses no CPU; one that is not there is an error."""

@@ -162,12 +162,17 @@ def test_what_cannot_be_played_says_why(text: str, says: str, site: Path) -> Non
 
 def test_a_text_is_not_checked_in_the_daemons_process(site: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """There only its catalogue is looked for: what it costs to check is the other process's."""
-    checked: list[str] = []
-    monkeypatch.setattr("backfill.config.rules.findings", lambda _: checked.append("judged") or ())
+    checked: list[object] = []
+
+    def findings(values: object) -> tuple[()]:
+        checked.append(values)
+        return ()
+
+    monkeypatch.setattr("backfill.config.rules.findings", findings)
     player = DayPlayer(site / "policy.yaml", site / "journal.db", "400s")
     (problem,) = cast("list[str]", player(f"{POLICY}ladder: []\n")["problems"])
     assert "ladder is empty" in problem
-    assert checked == ["judged"]  # the policy file in force
+    assert len(checked) == 1  # the policy file in force
 
 
 @pytest.mark.parametrize("begin", ["", "\ufeff", "\ufeff\ufeff"])

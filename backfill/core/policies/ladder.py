@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from backfill.core.model.keys import about, key
 from backfill.core.model.lifecycle import Rung
 
+_KEPT_PERCENT = 2
+
 
 @dataclass(frozen=True, slots=True)
 class RungRule:
@@ -15,7 +17,14 @@ class RungRule:
     rung: Rung = field(metadata=about("What is done.", but=(Rung.CANCEL,)))
     within_s: float = key(30.0, "If it has not worked after this time, the next rung is taken.")
     for_s: float | None = key(None, "null: stay until the host is free again")
-    cpu_percent: int = key(2, "the share of its CPU time that a throttled instance keeps")
+    cpu_percent: int | None = key(
+        None, "null: 2, the share of its CPU time that a throttled instance keeps", most=99
+    )
+
+    @property
+    def kept_percent(self) -> int:
+        """Return the share of its CPU time that a throttled instance keeps."""
+        return _KEPT_PERCENT if self.cpu_percent is None else self.cpu_percent
 
 
 DEFAULT_RUNGS = (

@@ -204,7 +204,7 @@ def only_claimed(builder: PlanBuilder, node: ManagedNode) -> Reason | None:
 
 def hold_back(builder: PlanBuilder, node: ManagedNode) -> Progress:
     """Leave it the rung's share of its CPUs."""
-    percent = builder.rule(node).cpu_percent
+    percent = builder.rule(node).kept_percent
     return builder.do(
         ThrottleInstance(
             subject=node.name, generation=node.generation, reason=node.reason, host=node.host, percent=percent

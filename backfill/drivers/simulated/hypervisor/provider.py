@@ -164,10 +164,10 @@ class SimulatedProvider(SimulatedKeeper, SimulatedHolder):
                 self.watch(instance)
 
     def throttle(self, host: str, name: str, percent: int | None) -> None:
-        """Its jobs stand still, it answers as ever: a small share is rounded down."""
+        """Its jobs stand still, it answers as ever: a small share is rounded down, a whole one no limit."""
         with self._call("throttle", host, name) as found:
             self._need(instance := self._instance(found, name), *_IN_MEMORY)
-            self._machines.throttle(instance.machine, on=percent is not None)
+            self._machines.throttle(instance.machine, on=percent is not None and percent < 100)
 
     def freeze(self, host: str, name: str) -> bool:
         """Its jobs stand still from here on."""
