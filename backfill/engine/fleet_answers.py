@@ -50,6 +50,7 @@ def fleet_told(world: World, fleet: Fleet, lacking: str = "") -> dict[str, objec
 def machines_told(world: World, own: JobMachines) -> dict[str, object]:
     """Return a job's own machines: how far they are, where, and the seconds that each step took."""
     fleet = world.fleets.get(own.fleet)
+    instance_h, core_h = own.use(world.now_s)
     return {
         "state": own.state.value,
         "since_s": own.since_s,
@@ -57,6 +58,7 @@ def machines_told(world: World, own: JobMachines) -> dict[str, object]:
         "image": own.image,
         "members": [] if fleet is None else list(fleet.members),
         "failures": own.failures,
+        "use": {"instance_h": round(instance_h, 4), "core_h": round(core_h, 4)},
         "reason": own.reason,
         "steps_s": {
             "waited": _took(own.queued_s, own.spawning_s),

@@ -18,6 +18,7 @@ from backfill.core.policies.own_machines import Hopeless, OwnMachines
 from backfill.core.policies.scale import Scale
 from backfill.drivers.simulated.world import SimulatedWorld
 from backfill.drivers.store.memory import MemoryJournal
+from backfill.engine.narrate import story_line
 from backfill.ports.errors import UnreachableError
 from backfill.sim.scenarios.rehearsal import Rehearsal
 from tests.simulation.policy_cluster import TWELVE, cluster, ended, play, policies, running
@@ -84,6 +85,20 @@ def test_a_job_gets_a_machine_of_its_own_size_and_it_goes_with_the_job() -> None
     assert made.flavour == Flavour(cpus=2, memory_mb=512, disk_gb=6, memory_margin_mb=56)
     assert "its own is there: a machine of 2 CPUs" in sim.slurm.admin_comment(job)
     assert sim.audit() == []
+
+
+def test_what_a_jobs_machines_took_is_told_with_its_account() -> None:
+    """Of both, from the first one's begin to the job's end: what a cloud charges for them."""
+    sim, run = begin(cpus=8)
+    job = sim.submit("htc", 1800.0, cpus=4, num_nodes=2, comment=f"{WORD}:cpus=2,mem=512")
+    run.until(lambda: state(run, job) is MachinesState.RECLAIMED, 3600)
+    own = run.world.machines[job]
+    assert own.spawning_s is not None
+    hours = 2 * (own.since_s - own.spawning_s) / 3600
+    assert 1.0 < hours < 1.02
+    took = f"its machines took {hours:.2f} instance hours, {2 * hours:.2f} core hours"
+    assert own.reason == f"its job is over; {took}"
+    assert any(took in story_line(r) for r in run.journal.read() if r.subject == job)
 
 
 def test_without_a_word_the_machine_is_as_the_job_is() -> None:

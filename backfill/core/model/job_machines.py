@@ -71,6 +71,11 @@ class JobMachines:
         shape = str(self.flavour.resources)
         return f"a machine of {shape}" if self.size == 1 else f"{self.size} machines of {shape}"
 
+    def use(self, now_s: float) -> tuple[float, float]:
+        """Return their instance hours and core hours since the first one was begun: what a cloud charges."""
+        hours = self.size * max(0.0, now_s - self.spawning_s) / 3600 if self.spawning_s is not None else 0.0
+        return hours, hours * self.flavour.cpus
+
     @property
     def waits(self) -> bool:
         """Return True while others may be made before these."""

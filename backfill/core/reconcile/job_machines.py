@@ -400,7 +400,10 @@ _STEPS: dict[MachinesState, Callable[[PlanBuilder, JobMachines, Job | None], Non
 
 
 def reclaim(builder: PlanBuilder, own: JobMachines, reason: str) -> None:
-    """Nobody needs them any more."""
+    """Nobody needs them any more. What they took is told to the job's account of itself."""
+    if own.fleet and own.spawning_s is not None:
+        instance_h, core_h = own.use(builder.now_s)
+        reason += f"; its machines took {instance_h:.2f} instance hours, {core_h:.2f} core hours"
     if own.fleet:
         become(builder, own, MachinesState.RECLAIMED, reason, after=MachinesState.GONE)
     else:

@@ -134,7 +134,9 @@ def _machines(own: Entry | None, picture: Answers) -> list[str]:
     where = f" ({wording.folded(own['members'])})" if own["members"] else ""
     far = f"{own['what']}{where}: {own['state']} for {_for(picture.now_s, own['since_s'])}, {own['reason']}"
     took = [f"{name.replace('_', ' ')} {s:.1f} s" for name, s in own["steps_s"].items() if s is not None]
-    return [far, *([f"steps: {', '.join(took)}"] if took else [])]
+    use = own["use"]
+    used = f"used so far: {use['instance_h']:.2f} instance hours, {use['core_h']:.2f} core hours"
+    return [far, *([f"steps: {', '.join(took)}"] if took else []), *([used] if use["instance_h"] else [])]
 
 
 def _why(job: Entry, ours: list[Entry], picture: Answers, *, held_by_us: bool) -> list[str]:

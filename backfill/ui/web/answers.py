@@ -360,6 +360,7 @@ class MachinesTold(_Open):
     what: str
     members: list[str]
     reason: str
+    use: dict[str, float] = Field(description="Instance hours and core hours so far, from their first begin.")
     steps_s: dict[str, float | None] = Field(description="What each step took, seconds; null: not yet.")
 
 
