@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import pytest
 
+from backfill.core.model import changes as ch
+from backfill.core.model.cluster import Job, JobState
+from backfill.core.model.fleet import Host
+from backfill.core.model.quantities import Resources
+from backfill.core.model.records import encode
 from backfill.core.policies.budgets import Budget, Budgets
 from backfill.core.policies.ladder import Ladder
 from backfill.drivers.store.sqlite import SqliteJournal
+from backfill.ports.storage import Record
 from backfill.sim.replay.costs import ReplayCosts
 from backfill.sim.replay.day import EmptyDayError, JournalDay, journal_day
 from backfill.sim.replay.day_replay import day_figures
@@ -189,3 +196,70 @@ def test_the_command_prints_the_columns(site: Path, capsys: pytest.CaptureFixtur
     told = capsys.readouterr().out
     assert "2 high-priority and 3 low-priority jobs on 3 hosts with 2 CPUs" in told
     assert main(["replay", *files, "--last", "400s", "--seeds", "3"]) == 2
+
+
+DAY_S = 86_400.0
+END_S = START_S + 20 * DAY_S
+
+
+def old_site(folder: Path, *later: Record) -> Path:
+    """A daemon that began nine days ago with a running job and 50 that wait, none of which has changed.
+
+    A job of an earlier daemon was gone when it began. `later`: what it wrote in the end.
+    """
+    since_s = END_S - 9 * DAY_S
+    long = Job("1", 1, "batch", JobState.RUNNING, nodes=("bm1",), cpus=2, submit_s=since_s, start_s=since_s)
+    waiting = [
+        Job(str(number), number, "htc", JobState.PENDING, cpus=1, submit_s=since_s, time_limit_s=7200)
+        for number in range(2, 52)
+    ]
+    ghost = replace(long, id="99", raw_id=99, start_s=since_s - DAY_S)
+    host = Host("bm1", "bm1", Resources(2, 8192))
+    told: list[tuple[float, object]] = [
+        (since_s - DAY_S, ch.ClockRead(since_s - DAY_S, "b", 1.0, began=True)),
+        (since_s - DAY_S, ch.JobSeen(ghost, since_s - DAY_S)),
+        (since_s, ch.ClockRead(since_s, "b", 1.0 + DAY_S, began=True)),
+        (since_s, ch.HostSeen(host, since_s)),
+        *((since_s, ch.JobSeen(job, since_s)) for job in (long, *waiting)),
+        (since_s + 5.0, ch.JobGone("2", since_s + 5.0)),
+    ]
+    journal = SqliteJournal(folder / "journal.db")
+    for at_s, value in told:
+        about: Any = value
+        match value:
+            case ch.JobSeen():
+                subject = value.job.id
+            case ch.HostSeen():
+                subject = value.host.name
+            case _:
+                subject = getattr(value, "id", "cluster")
+        journal.append([Record(at_s, "change", subject, encode(about))])
+    journal.append([*later, Record(END_S, "change", "cluster", encode(ch.Tick(END_S)))])
+    journal.close()
+    (folder / "policy.yaml").write_text(POLICY)
+    return folder
+
+
+def told_of(folder: Path, capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
+    files = ("--journal", str(folder / "journal.db"), "--policy", str(folder / "policy.yaml"))
+    assert main(["replay", *files, "--last", "1d", "--json"]) == 0
+    found: dict[str, Any] = json.loads(capsys.readouterr().out)
+    return found
+
+
+def test_what_has_not_changed_for_long_is_known(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The journal tells of changes only: what ran and waited all the time belongs to the day."""
+    found = told_of(old_site(tmp_path), capsys)
+    assert (found["high_jobs"], found["low_jobs"], found["hosts"]) == (1, 49, 1)
+    assert found["figures"]["was done"]["metal_core_h"] == pytest.approx(48.0)
+
+
+def test_what_a_new_daemon_did_not_find_is_over(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """It began at noon, tells of what there is, and the long job is not among it."""
+    noon_s = END_S - DAY_S / 2
+    host = Host("bm1", "bm1", Resources(2, 8192))
+    start = Record(noon_s, "daemon", "cluster", {"event": "start"})
+    seen = Record(noon_s, "change", "bm1", encode(ch.HostSeen(host, noon_s)))
+    found = told_of(old_site(tmp_path, start, seen), capsys)
+    assert (found["high_jobs"], found["low_jobs"]) == (1, 0)
+    assert found["figures"]["was done"]["metal_core_h"] == pytest.approx(24.0)

@@ -33,6 +33,9 @@ _INSERT = (
 _LAST = "SELECT coalesce(max(id), 0) FROM record"
 _COLUMNS = "SELECT id, at_s, kind, subject, coalesce(packed, body) FROM record"
 _READ = f"{_COLUMNS} WHERE id > ? AND id <= ?"
+# Both are answered by the index of subjects.
+_SUBJECTS = "SELECT subject, max(id) FROM record WHERE id > ? AND id <= ? GROUP BY subject"
+_BACK = f"{_COLUMNS} WHERE subject = ? AND id > ? AND id <= ? ORDER BY id DESC LIMIT 50"
 _PAGE = 500  # records fetched at once: appends get in between
 
 
@@ -65,6 +68,22 @@ class JournalReader:
             wanted.append(subject)
         found = self._read(f"{query} ORDER BY id LIMIT {_PAGE}", after_id, last_id, wanted)
         return (r for r in found if r.body.get("t") in types) if types else found
+
+    def latest(self, after_id: int, last_id: int, types: Collection[str]) -> Iterator[Record]:
+        """Yield of each subject the latest record of these types after one id and up to another.
+
+        Only a subject's last records are looked at: what is in its story for good has its types there.
+        """
+        with self._connected() as db:
+            found = db.execute(_SUBJECTS, (after_id, last_id)).fetchall()
+        for subject, newest in found:
+            with self._connected() as db:
+                page = db.execute(_BACK, (subject, after_id, newest)).fetchall()
+            for number, at_s, kind, about, stored in page:
+                one = self._as_now(record(number, at_s, kind, about, self._text(stored)))
+                if one.body.get("t") in types:
+                    yield one
+                    break
 
     def page(self, window: RecordWindow, most: int, most_bytes: int) -> list[Record]:
         """Return some of these records; see `Journal`. It has a connection of its own."""

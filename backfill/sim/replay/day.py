@@ -25,7 +25,7 @@ from backfill.sim.replay.ledger import counts_of
 from backfill.sim.schedulers.machine import Cluster
 from backfill.sim.traces.trace import JobTrace, TraceBuilder
 
-# How far before the day jobs are looked for that ran into it.
+# So far before the day every record is read; of what is older only the last word on each job and host.
 LEAD_S = 7 * 86_400.0
 _CHANGES = (ch.JobSeen, ch.JobGone, ch.HostSeen, ch.Claimed, ch.WorkLost)
 _READ = frozenset(kind.__name__ for kind in (*_CHANGES, SetNode, AnswerClaim))
@@ -77,6 +77,7 @@ class _Ran:
     first_s: float | None = None
     last_s: float = 0.0
     ended: bool = False
+    life: int = 0  # of the daemon that saw it last
 
 
 @dataclass(slots=True)
@@ -93,6 +94,7 @@ class _DayBook:
     evictions: int = 0
     completed: int = 0
     lost_core_s: float = 0.0
+    starts: list[float] = field(default_factory=list)  # of the daemon
 
     def take(self, record: Record) -> None:
         """Follow one record."""
@@ -100,6 +102,8 @@ class _DayBook:
         inside = self.start_s <= record.at_s < self.end_s
         if kind in _STEPS and record.kind == "intent":
             self.steps[kind] += inside
+        elif record.kind == "daemon" and record.body.get("event") == "start":
+            self.starts.append(record.at_s)
         elif kind in _READ:
             self._value(decode(record.body), record.at_s, inside=inside)
 
@@ -138,6 +142,7 @@ class _DayBook:
             self._stop(job.id, at_s, ended=False)
             known.run_s = 0.0  # it begins anew
         ran = self.jobs.setdefault(job.id, _Ran(job))
+        ran.life = len(self.starts)
         if job.state is JobState.RUNNING:
             ran.job = job
             if ran.since_s is None:
@@ -178,8 +183,11 @@ class _DayBook:
         return sum(name in (names if self._is_low(job) else metal) for name in job.nodes)
 
     def result(self) -> JournalDay:
-        for job_id in [job_id for job_id, ran in self.jobs.items() if ran.since_s is not None]:
-            self._stop(job_id, self.end_s, ended=False)
+        for job_id, ran in self.jobs.items():
+            if ran.life < len(self.starts):  # the next daemon told of all jobs, and not of this one
+                self._stop(job_id, self.starts[ran.life], ended=True)
+            elif ran.since_s is not None:
+                self._stop(job_id, self.end_s, ended=False)
         cluster, notes = self._cluster()
         low = [ran for ran in self.jobs.values() if self._is_low(ran.job) and self._waited(ran)]
         high = [ran for ran in self.jobs.values() if not self._is_low(ran.job) and ran.core_s > 0.0]
@@ -259,9 +267,9 @@ def _limit_s(ran: _Ran) -> int:
 
 
 def journal_day(records: Iterable[Record], policies: PolicySet, start_s: float, end_s: float) -> JournalDay:
-    """Read a day out of records that begin LEAD_S before it. `policies`: those that were in force.
+    """Read a day out of records that begin LEAD_S before it, behind the last words of older ones.
 
-    EmptyDayError where there is nothing.
+    `policies`: those that were in force. EmptyDayError where there is nothing.
     """
     reader = _DayBook(policies, start_s, end_s)
     for record in _before(records, end_s):

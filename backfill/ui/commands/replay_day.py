@@ -5,13 +5,16 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, replace
+from itertools import chain, islice
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
 from backfill.config import load
 from backfill.config.problems import ConfigError
+from backfill.core.model import changes as ch
 from backfill.core.policy import PolicySet
 from backfill.drivers.simulated.costs import StepCosts
 from backfill.drivers.store.sqlite import JournalReader
@@ -27,6 +30,9 @@ from backfill.sim.replay.policy_replay import BrokenPromiseError, collected_seld
 from backfill.ui.commands.replay_policy import need_same
 from backfill.ui.parser import BAD_DATA, NO, OK
 
+_CLOCK = (ch.ClockRead.__name__,)
+_LASTING = (ch.JobSeen.__name__, ch.JobGone.__name__, ch.HostSeen.__name__)
+_FIRST = 500  # records of a host in which its first word is looked for
 DONE, IN_FORCE, PROPOSED = "was done", "policy", "against"
 
 
@@ -61,7 +67,8 @@ def _compared(journal: Path, last_s: float, policies: list[PolicySet]) -> dict[s
     try:
         end_s = _end_s(reader)
         begin = _first_after(reader, end_s - last_s - LEAD_S)
-        day = journal_day(reader.read(begin), policies[0], end_s - last_s, end_s)
+        records = chain(_last_words(reader, begin, policies[0].hosts), reader.read(begin))
+        day = journal_day(records, policies[0], end_s - last_s, end_s)
         costs = ReplayCosts(StepCosts(**learned(reader.read(_first_after(reader, end_s - last_s)))))
     finally:
         reader.close()
@@ -102,6 +109,22 @@ def _first_after(reader: JournalReader, at_s: float) -> int:
         else:
             low = found.id
     return low
+
+
+def _last_words(reader: JournalReader, last_id: int, hosts: Sequence[str]) -> list[Record]:
+    """Return what the daemon of that record knew then: it told of everything at its start, then of changes.
+
+    Of a host whose node has had a long story since, the first word has to do.
+    """
+    begun = (one.id for one in reader.read(types=_CLOCK) if one.id <= last_id and one.body.get("began"))
+    after_id = max(begun, default=0)
+    found = list(reader.latest(after_id, last_id, _LASTING))
+    known = {one.subject for one in found}
+    for host in hosts:
+        first = (one for one in islice(reader.read(after_id, host), _FIRST) if one.id <= last_id)
+        if host not in known:
+            found += islice((one for one in first if one.body.get("t") == ch.HostSeen.__name__), 1)
+    return sorted(found, key=attrgetter("id"))
 
 
 def _next(reader: JournalReader, after_id: int) -> Record | None:
