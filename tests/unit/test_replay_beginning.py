@@ -20,6 +20,7 @@ from backfill.sim.traces.shake import shaken
 from backfill.sim.traces.swf import swf_lines
 from backfill.sim.traces.trace import JobTrace
 from backfill.ui.commands.replay import main
+from backfill.ui.parser import BAD_DATA
 from tests.unit.policy_files import loaded, text
 from tests.unit.replay_files import LIMITS, SMALL
 
@@ -149,3 +150,35 @@ def test_transfers_end_where_a_clock_shows_seconds_since_1970() -> None:
         transfers.begin(work_s, lambda: done.append(sim.now_s - 1.7e9))
     sim.step_to(1.7e9 + 100)
     assert done == pytest.approx([0.026, 7.313], abs=1e-5)
+
+
+@pytest.mark.parametrize("options", [(), ("--policy", "policy.yaml")])
+def test_where_no_job_fits_there_is_no_result(
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    options: tuple[str, ...],
+) -> None:
+    """One sentence, and no file with a header alone."""
+    trace(tmp_path, [ModelJob(0, 600, 9, 600)])
+    loaded(tmp_path, text(LIMITS, instances=SMALL))
+    monkeypatch.chdir(tmp_path)
+    assert main(["t.swf", "--cluster", "2x1", "--jobs-csv", "jobs.csv", *options]) == BAD_DATA
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert (
+        "t.swf: has no job that can be replayed (1 job: more processors than the machine has)" in printed.err
+    )
+    assert not (tmp_path / "jobs.csv").exists()
+
+
+def test_json_tells_what_was_left_out_of_the_backlog(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Also where that was all of it."""
+    trace(tmp_path, jobs(0, 3600))
+    trace(tmp_path, [ModelJob(0, 600, 9, 600)], name="low.swf")
+    loaded(tmp_path, text(LIMITS, instances=SMALL))
+    found, _ = replayed(tmp_path, capsys, "--backlog", str(tmp_path / "low.swf"))
+    assert found["backlog_left_out"] == {"more processors than an instance has": 1}
+    assert (found["low_jobs"], found["backlog_noted"]) == (0, {})

@@ -11,10 +11,13 @@ from backfill.sim.replay.bare import replay
 from backfill.sim.schedulers.machine import Cluster
 from backfill.sim.traces.reader import detect, read_trace
 from backfill.sim.traces.sacct import (
+    NO_ELAPSED,
+    NO_LIMIT,
     NO_SUBMIT,
     ORPHAN_STEP,
     STILL_RUNNING,
     SUPERSEDED,
+    YEAR_S,
     parse_duration_s,
     parse_instant_s,
     parse_job_name,
@@ -109,7 +112,7 @@ def test_a_dump_becomes_a_trace(tmp_path: Path) -> None:
     assert trace.labels == ("12_9", "12_10", "11")
     assert [trace.name(index) for index in range(3)] == ["12_9", "12_10", "11"]
     assert list(trace.processors) == [2, 4, 1]
-    assert list(trace.estimate) == [60, 120, 600]
+    assert list(trace.estimate) == [YEAR_S, 120, 600]
     assert trace.submit[2] - trace.submit[0] == 1
 
 
@@ -239,3 +242,52 @@ def test_formats_are_told_apart(tmp_path: Path) -> None:
     swf.write_text("1 0 -1 5 1 -1 -1 1 -1" + " -1" * 9, encoding="utf-8")
     assert detect(swf) == "swf"
     assert len(read_trace(swf)) == 1
+
+
+def test_a_limit_that_is_unknown_is_not_one_that_there_is_not(tmp_path: Path) -> None:
+    """Slurm's backfill takes a job without a limit for a year's; of an unknown one the run time stands in."""
+    times = "2024-01-01T00:00:00|2024-01-01T00:00:05|60|2|2"
+    trace = read(
+        tmp_path,
+        HEADER.replace("Timelimit", "TimelimitRaw"),
+        f"1|{times}|UNLIMITED|COMPLETED",
+        f"2|{times}|Partition_Limit|COMPLETED",
+        f"3|{times}||COMPLETED",
+    )
+    assert list(trace.estimate) == [YEAR_S, 60, 60]
+    assert trace.noted == {NO_LIMIT: 1, "no estimate: run time taken": 2}
+
+
+def test_a_running_job_needs_its_time_so_far(tmp_path: Path) -> None:
+    """A dump with End alone tells of no time for it: a reason of its own has the remedy."""
+    header = "JobID|Submit|Start|End|ReqCPUS|State"
+    trace = read(
+        tmp_path,
+        header,
+        "1|2024-01-01T00:00:00|2024-01-01T00:00:00|Unknown|4|RUNNING",
+        "2|2024-01-01T00:00:00|2024-01-01T00:00:00|2024-01-01T01:00:00|4|COMPLETED",
+    )
+    assert len(trace) == 1
+    assert trace.left_out == {NO_ELAPSED: 1}
+
+
+@pytest.mark.parametrize("column", ["SubmitLine", "Extra", "WCKey", "StdOut", "StdErr", "StdIn", "Reason"])
+def test_a_separator_in_any_free_text_is_repaired(tmp_path: Path, column: str) -> None:
+    row = "1|2024-01-01T00:00:00|2024-01-01T00:00:00|100|4|4|UNLIMITED|COMPLETED|sbatch --wrap a | b"
+    assert list(read(tmp_path, f"{HEADER}|{column}", row).processors) == [4]
+
+
+def test_a_line_that_cannot_be_repaired_names_its_columns(tmp_path: Path) -> None:
+    """And not what the last try to join them stumbled over."""
+    row = "1|2024-01-01T00:00:00|x|y|100|4|4|UNLIMITED|COMPLETED|a | b"
+    with pytest.raises(TraceError, match=r":2: 11 columns where the header has 9; correct or remove"):
+        read(tmp_path, f"{HEADER}|SubmitLine", row)
+
+
+def test_a_remark_of_swf_is_no_header_of_sacct(tmp_path: Path) -> None:
+    """A comment may tell of JobID; what is no dump after all names the option for the other format."""
+    path = write(tmp_path, "; JobID Submit Wait", "1 0 5 100 4 -1 -1 4 120 -1 1 1 1 -1 -1 -1 -1 -1")
+    assert detect(path) == "swf"
+    assert len(read_trace(path)) == 1
+    with pytest.raises(TraceError, match="or give --format swf"):
+        read_trace(write(tmp_path, "       JobID  Submit"))

@@ -9,8 +9,15 @@ from pathlib import Path
 import pytest
 
 from backfill.sim.traces.models import ModelJob
-from backfill.sim.traces.swf import read_swf, swf_lines
-from backfill.sim.traces.trace import NO_PROCESSORS, NO_RUN_TIME, TOO_LARGE, JobTrace, TraceError
+from backfill.sim.traces.swf import PART, read_swf, swf_lines
+from backfill.sim.traces.trace import (
+    NO_PROCESSORS,
+    NO_RUN_TIME,
+    NO_SUBMIT_TIME,
+    TOO_LARGE,
+    JobTrace,
+    TraceError,
+)
 
 PLAIN = "1 0 5 100 4 -1 -1 4 120 -1 1 1 1 -1 -1 -1 -1 -1\n"
 
@@ -213,3 +220,30 @@ def test_written_jobs_are_read_back(tmp_path: Path) -> None:
     trace = read(tmp_path, "".join(swf_lines(jobs, ["MaxProcs: 2"])))
     assert row(trace, 0) == (1, 0, 10, 30, 2)
     assert row(trace, 1) == (2, 4, 5, 5, 1)
+
+
+def test_an_unknown_submission_is_left_out(tmp_path: Path) -> None:
+    """-1 is no second before the others: the observation would begin in 1969."""
+    late = PLAIN.replace("1 0", "1 1704067200", 1)
+    trace = read(tmp_path, late + PLAIN.replace("1 0", "2 -1", 1))
+    assert list(trace.submit) == [1704067200]
+    assert trace.left_out == {NO_SUBMIT_TIME: 1}
+
+
+PARTIAL = "1 {} 5 {} 4 -1 -1 4 120 -1 {} 1 1 -1 -1 -1 -1 -1\n"
+
+
+@pytest.mark.parametrize("separator", [" ", ";"])
+def test_parts_of_a_job_are_not_counted_beside_it(tmp_path: Path, separator: str) -> None:
+    """A job that was checkpointed has a line for all of it (status 1 or 0), then one for each part."""
+    lines = [PARTIAL.format(0, 100, 1), PARTIAL.format(0, 40, 2), PARTIAL.format(-1, 60, 3)]
+    trace = read(tmp_path, "".join(line.strip().replace(" ", separator) + "\n" for line in lines))
+    assert list(trace.run) == [100]
+    assert trace.left_out == {PART: 2}
+
+
+def test_parts_alone_are_jobs(tmp_path: Path) -> None:
+    """Without a line for all of it nothing else tells of the work."""
+    trace = read(tmp_path, PARTIAL.format(0, 40, 2) + PARTIAL.format(50, 60, 4))
+    assert list(trace.run) == [40, 60]
+    assert trace.left_out == {}

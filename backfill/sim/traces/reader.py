@@ -7,7 +7,7 @@ from pathlib import Path
 
 from backfill.sim.traces.files import open_lines
 from backfill.sim.traces.sacct import read_sacct
-from backfill.sim.traces.swf import read_swf
+from backfill.sim.traces.swf import BYTE_ORDER_MARK, read_swf
 from backfill.sim.traces.trace import JobTrace
 
 READERS: Mapping[str, Callable[[Path], JobTrace]] = {"swf": read_swf, "sacct": read_sacct}
@@ -21,5 +21,5 @@ def read_trace(path: Path, form: str = "auto") -> JobTrace:
 def detect(path: Path) -> str:
     """Return the format: sacct's header names its columns, SWF starts with `;` or a number."""
     with open_lines(path) as lines:
-        first = lines.readline()
-    return "sacct" if b"JobID" in first else "swf"
+        first = lines.readline().removeprefix(BYTE_ORDER_MARK)
+    return "sacct" if b"JobID" in first and not first.startswith(b";") else "swf"

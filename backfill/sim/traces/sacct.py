@@ -15,11 +15,18 @@ from backfill.sim.traces.trace import LARGEST, NO_RUN_TIME, JobTrace, TraceBuild
 
 ASK = "make the dump with `sacct -a -P -o JobID,Submit,Start,ElapsedRaw,ReqCPUS,AllocCPUS,Timelimit`"
 # Columns whose text is free: a separator inside one of them shifts the rest of its line.
-FREE_TEXT = ("JobName", "Comment", "Constraints", "AdminComment", "SystemComment", "WorkDir")
+FREE_TEXT = (
+    *("JobName", "SubmitLine", "Comment", "Constraints", "AdminComment", "SystemComment", "Extra", "WCKey"),
+    *("WorkDir", "StdIn", "StdOut", "StdErr", "Container", "Licenses", "Reason", "McsLabel"),
+)
 NO_SUBMIT = "no submit or start time"
 ORPHAN_STEP = "steps without their job"
 SUPERSEDED = "an earlier run of a requeued job"
 STILL_RUNNING = "still running: time so far taken"
+NO_ELAPSED = "still running, for a time that the dump does not tell: add ElapsedRaw to its columns"
+NO_LIMIT = "no time limit: a year taken, as Slurm's backfill does"
+RUNS = frozenset({"RUNNING", "SUSPENDED"})
+YEAR_S = 365 * 86_400  # Slurm's YEAR_SECONDS
 ID_BITS = 32
 TASK_BITS = 24  # Slurm allows 4,000,001 tasks in an array
 
@@ -79,7 +86,7 @@ def _header(path: Path, lines: ByteLines) -> tuple[list[str], str]:
         names = text.split(separator)
         if "JobID" in names or "JobIDRaw" in names:
             return names, separator
-    raise TraceError(path, 1, f"no header with JobID; {ASK}")
+    raise TraceError(path, 1, f"no header with JobID between separators; {ASK}, or give --format swf")
 
 
 def _require(path: Path, header: list[str]) -> None:
@@ -125,7 +132,8 @@ def _parse_line(path: Path, number: int, fields: list[str], header: list[str], s
         try:
             return _parse(dict(zip(header, candidate, strict=True)))
         except ValueError as error:
-            problem = str(error)
+            if candidate is fields:
+                problem = str(error)
     raise TraceError(path, number, f"{problem}; correct or remove the line")
 
 
@@ -191,14 +199,15 @@ def _limit_s(row: Row) -> int | None:
     raw = row.get("TimelimitRaw", "")
     if raw.isdecimal():
         return int(raw) * 60
-    return parse_duration_s(row.get("Timelimit", ""))
+    text = row.get("Timelimit") or raw
+    return YEAR_S if text.lower() == "unlimited" else parse_duration_s(text)
 
 
 def _add(job: SacctJob, builder: TraceBuilder) -> None:
     builder.wall = builder.wall or job.wall
     submit_s = job.start_s if job.submit_s is None else job.submit_s
     if job.elapsed_s <= 0:
-        builder.left_out[NO_RUN_TIME] += job.name.count
+        builder.left_out[NO_ELAPSED if job.state in RUNS else NO_RUN_TIME] += job.name.count
     elif submit_s is None:
         builder.left_out[NO_SUBMIT] += job.name.count
     else:
@@ -206,8 +215,8 @@ def _add(job: SacctJob, builder: TraceBuilder) -> None:
         order = (job.name.base << TASK_BITS) + job.name.task + 1
         if builder.add(order, submit_s, job.elapsed_s, processors, job.limit_s or -1):
             builder.labels.append(job.name.label)
-            if job.state in {"RUNNING", "SUSPENDED"}:
-                builder.noted[STILL_RUNNING] += 1
+            reasons = ((STILL_RUNNING, job.state in RUNS), (NO_LIMIT, job.limit_s == YEAR_S))
+            builder.noted.update(reason for reason, holds in reasons if holds)
 
 
 def _last_runs(trace: JobTrace) -> JobTrace:

@@ -14,6 +14,7 @@ MILLI = 1000
 LARGEST = 2**42  # ticks, processors: a million times this still fits the columns
 NO_RUN_TIME = "run time of 0 or less, or unknown"
 NO_PROCESSORS = "no processors"
+NO_SUBMIT_TIME = "no submit time"
 TOO_LARGE = "more processors than the machine has"
 # What begins later counts from 1970: no trace begins 15 years after a beginning of its own.
 EPOCHS_S = 500_000_000
@@ -176,6 +177,15 @@ def _in_order(ids: array[int], submits: array[int]) -> bool:
     following = zip(submits, ids, strict=True)
     next(following, None)
     return all(map(le, pairs, following))
+
+
+def fitted(path: Path, trace: JobTrace, processors: int) -> JobTrace:
+    """Return the trace without what needs more processors; TraceError where nothing is left."""
+    found = trace.fitting(processors)
+    if len(found):
+        return found
+    why = describe_counts(found.left_out.items())
+    raise TraceError(path, 0, f"has no job that can be replayed ({why}); check --cluster and the trace")
 
 
 def describe_counts(counts: Iterable[tuple[str, int]]) -> str:

@@ -13,7 +13,7 @@ from backfill.sim.scenarios.shipped import located, remedy
 from backfill.sim.schedulers.machine import SCHEDULERS, TIES
 from backfill.sim.schedulers.reservations import PoolEntry
 from backfill.sim.traces.reader import READERS, read_trace
-from backfill.sim.traces.trace import TraceError, describe_counts
+from backfill.sim.traces.trace import TraceError, describe_counts, fitted
 from backfill.ui.commands import replay_options as values
 from backfill.ui.outfile import OutputError, require_writable, write_text
 from backfill.ui.parser import BAD_DATA, OK, USAGE, Parser
@@ -185,6 +185,7 @@ def _run_bare(args: argparse.Namespace) -> int:
         require_writable([args.jobs_csv], [args.trace, args.reservations])
         kept = _kept(args)
         trace = read_trace(located(args.trace), args.format)
+        trace = fitted(args.trace, trace, args.cluster.processors)
         result = replay(trace, args.cluster, args.scheduler, args.tie, kept)
         if args.jobs_csv is not None:
             write_text(args.jobs_csv, result.csv_chunks())

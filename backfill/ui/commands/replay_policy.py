@@ -23,7 +23,7 @@ from backfill.sim.schedulers.reservations import ReservationEntry
 from backfill.sim.traces.models import htc_pilot
 from backfill.sim.traces.reader import read_trace
 from backfill.sim.traces.shake import shaken
-from backfill.sim.traces.trace import JobTrace, TraceBuilder, TraceError, describe_counts
+from backfill.sim.traces.trace import JobTrace, TraceBuilder, TraceError, describe_counts, fitted
 from backfill.ui.commands.replay_options import HTC
 from backfill.ui.outfile import OutputError, require_writable, write_text
 from backfill.ui.parser import BAD_DATA, NO, OK
@@ -114,9 +114,7 @@ def _input(args: argparse.Namespace) -> tuple[Setting, dict[str, PolicySet]]:
         policies = {name: everywhere(one, args.cluster) for name, one in policies.items()}
     first = next(iter(policies.values()))
     need_same(policies)
-    high = read_trace(located(args.trace), args.format).fitting(args.cluster.processors)
-    if not len(high):
-        raise TraceError(args.trace, 0, "has no job that fits the cluster; check --cluster")
+    high = fitted(args.trace, read_trace(located(args.trace), args.format), args.cluster.processors)
     low = None if args.backlog is None else low_jobs(_backlog(args.backlog, args.seed), first)
     for title, trace in (("trace", high), ("backlog", low)):
         if trace is not None and trace.left_out:
