@@ -42,15 +42,21 @@ def with_roles() -> PolicySet:
 
 
 @contextmanager
-def served(path: Path, within_s: float = 30.0) -> Iterator[int]:
-    """The service at a port of this machine, as uvicorn runs it."""
+def served(path: Path, within_s: float = 30.0, pair: tuple[Path, Path] | None = None) -> Iterator[int]:
+    """The service at a port of this machine, as uvicorn runs it. `pair`: its certificate and key."""
 
     class Hasty(PatientProtocol):
         pass
 
     Hasty.within_s = within_s
     config = uvicorn.Config(
-        make_app(Gateway(str(path)), per_s=1e6), http=Hasty, ws="none", log_config=None, lifespan="on"
+        make_app(Gateway(str(path)), per_s=1e6),
+        http=Hasty,
+        ws="none",
+        log_config=None,
+        lifespan="on",
+        ssl_certfile=pair[0] if pair else None,
+        ssl_keyfile=pair[1] if pair else None,
     )
     with socket.create_server(("127.0.0.1", 0)) as listening:
         server = uvicorn.Server(config)

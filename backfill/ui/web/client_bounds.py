@@ -16,8 +16,9 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 MOST_BODY_BYTES = 1 << 18
-# A request must be complete, and each piece of an answer taken, within this.
-WITHIN_S = 10.0
+# A request must be complete, and what waits for a client be taken, within this. Of what is long,
+# so many bytes within the same time.
+WITHIN_S, SLOWEST_BYTES = 10.0, 1 << 14
 # Requests that one address may make in a second in the long run, and those of so long at once.
 RATE_PER_S, _BURST_S = 20.0, 3.0
 _MOST_ADDRESSES = 4096
@@ -67,23 +68,14 @@ class ClientBounds:
         if not self._rates.admit(address, self._monotonic()):
             await _say(send, 429, "too many requests from this address; ask again in a second")
             return
-        began = False
-
-        async def patient_send(message: Message) -> None:
-            nonlocal began
-            began = True
-            async with asyncio.timeout(self._within_s):
-                await send(message)
-
         try:
             body = await self._body(receive)
-            await self._app(scope, _again(body, receive), patient_send)
         except _TooMuchError:
             await _say(send, 413, f"a body of more than {MOST_BODY_BYTES} bytes; send less")
         except TimeoutError:
-            if not began:
-                await _say(send, 408, f"the request was not complete within {self._within_s:g} s")
-            # Otherwise the client does not take its answer: returning ends the connection.
+            await _say(send, 408, f"the request was not complete within {self._within_s:g} s")
+        else:
+            await self._app(scope, _again(body, receive), send)
 
     async def _body(self, receive: Receive) -> bytes:
         data = bytearray()
@@ -121,14 +113,42 @@ async def _say(send: Send, status: int, sentence: str) -> None:
     await send({"type": "http.response.body", "body": body})
 
 
+class _Outlet:
+    """A transport that counts what is given to it."""
+
+    def __init__(self, transport: Any) -> None:
+        self._transport = transport
+        self._given = 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._transport, name)
+
+    def write(self, data: bytes) -> None:
+        """Send it, or keep it for a client that does not take it yet."""
+        self._given += len(data)
+        self._transport.write(data)
+
+    def waiting(self) -> int:
+        """Return how many bytes wait for the client."""
+        return int(self._transport.get_write_buffer_size())
+
+    def taken(self) -> int:
+        """Return how many bytes of all do not wait any more."""
+        return self._given - self.waiting()
+
+
 class PatientProtocol(H11Protocol):
-    """Hangs up on a client that has not sent a whole head in time: uvicorn itself waits for ever."""
+    """Hangs up on a client that has not sent a whole head in time, or does not take its answers.
+
+    uvicorn itself waits for ever for both.
+    """
 
     within_s = WITHIN_S
 
     def connection_made(self, transport: Any) -> None:
         """Begin to wait."""
-        super().connection_made(transport)
+        self._out = _Outlet(transport)
+        super().connection_made(self._out)  # type: ignore[arg-type]  # it is used like one
         self._look_again()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -139,11 +159,20 @@ class PatientProtocol(H11Protocol):
     def _look_again(self) -> None:
         self._late = self.loop.call_later(self.within_s, self._look)
         self._before = self.cycle
+        waiting = self._out.waiting()
+        self._owing = waiting > 0 or self.transport.is_closing()
+        self._due = self._out.taken() + max(1, min(waiting, SLOWEST_BYTES))
 
     def _look(self) -> None:
-        """Hang up if the same request as at the look before is under way, or none has come since."""
+        """Hang up if what waited at the look before was not taken; then if nothing has come since.
+
+        A close waits for the client to take what is left, so it is looked at as well.
+        """
+        closing = self.transport.is_closing()
+        if self._owing and (closing or self._out.waiting()) and self._out.taken() < self._due:
+            self.transport.abort()
+            return
         cycle = self.cycle  # None before the first request, whatever its type says
         if cycle is self._before and getattr(cycle, "response_complete", True):
             self.transport.close()
-            return
         self._look_again()

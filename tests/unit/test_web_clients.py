@@ -1,0 +1,160 @@
+"""Clients of the web service that do not take their answers are hung up on, and others wait for none."""
+
+from __future__ import annotations
+
+import socket
+import ssl
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import uvicorn
+from starlette.types import Receive, Scope, Send
+from uvicorn.server import ServerState
+
+from backfill.ui.web.client_bounds import SLOWEST_BYTES, PatientProtocol
+from backfill.ui.web.tls import self_made
+from tests.unit.web_service import served
+
+_PATIENCE_S = 60.0
+_ASK = b"GET /static/timelines.js HTTP/1.1\r\nHost: x\r\n\r\n"
+
+
+@pytest.fixture
+def hung_up(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
+    """Set as soon as the service has given up a connection: who reads nothing does not hear of it."""
+    lost, over = PatientProtocol.connection_lost, threading.Event()
+
+    def note(protocol: PatientProtocol, exc: Exception | None) -> None:
+        lost(protocol, exc)
+        over.set()
+
+    monkeypatch.setattr(PatientProtocol, "connection_lost", note)
+    return over
+
+
+def _deaf(port: int, pair: tuple[Path, Path] | None = None) -> socket.socket:
+    """A connection with next to no room for answers. `pair`: the service's certificate and key."""
+    client = socket.socket()
+    client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2048)
+    client.settimeout(_PATIENCE_S)
+    client.connect(("127.0.0.1", port))
+    if pair is None:
+        return client
+    context = ssl.create_default_context(cafile=str(pair[0]))
+    context.check_hostname = False
+    return context.wrap_socket(client)
+
+
+@pytest.mark.parametrize("secure", [False, True])
+def test_one_that_asks_much_and_reads_nothing_is_hung_up_on(
+    tmp_path: Path, hung_up: threading.Event, caplog: pytest.LogCaptureFixture, secure: bool
+) -> None:
+    """However many answers still wait for it; the log hears nothing of it, whoever does it."""
+    pair = self_made(tmp_path / "tls", time.time()) if secure else None
+    with served(tmp_path / "none.sock", 0.2, pair) as port, _deaf(port, pair) as client:
+        client.sendall(_ASK * 300)
+        assert hung_up.wait(_PATIENCE_S)
+    assert [r.message for r in caplog.records if r.name.startswith("uvicorn") and r.levelno > 20] == []
+
+
+class Wire:
+    """A transport whose client takes as much as the test says, and a loop whose time does not pass."""
+
+    def __init__(self) -> None:
+        self.left, self.ends = 0, ""
+        self._due: Callable[[], None] | None = None
+
+    def write(self, data: bytes) -> None:
+        """Keep it until somebody takes it."""
+        self.left += len(data)
+
+    def get_write_buffer_size(self) -> int:
+        """Return what nobody has taken yet."""
+        return self.left
+
+    def get_extra_info(self, name: str) -> None:
+        """Know nothing."""
+
+    def is_closing(self) -> bool:
+        """Return True once it is to end."""
+        return bool(self.ends)
+
+    def close(self) -> None:
+        """End when everything is taken."""
+        self.ends = self.ends or "closed"
+
+    def abort(self) -> None:
+        """End at once."""
+        self.ends = "aborted"
+
+    def call_later(self, after_s: float, do: Callable[[], None]) -> None:
+        """Remember what the protocol will do."""
+        self._due = do
+
+    def look(self) -> str:
+        """Let the time pass until the next look; how the connection ends then, if it does."""
+        do, self._due = self._due, None
+        assert do is not None
+        do()
+        return self.ends
+
+
+async def _never(scope: Scope, receive: Receive, send: Send) -> None:
+    raise AssertionError
+
+
+def _connected(wire: Wire, *, complete: bool) -> PatientProtocol:
+    """A connection over it, whose latest answer is complete or not."""
+    loop: Any = wire
+    protocol = PatientProtocol(uvicorn.Config(_never), ServerState(), {}, loop)
+    cycle: Any = SimpleNamespace(response_complete=complete)
+    protocol.cycle = cycle
+    transport: Any = wire
+    protocol.connection_made(transport)
+    return protocol
+
+
+def test_one_that_reads_slowly_has_the_time_that_it_takes() -> None:
+    """What is added meanwhile does not count; a client that takes hardly anything is not waited for."""
+    wire = Wire()
+    protocol = _connected(wire, complete=False)
+    assert wire.look() == ""  # an answer that takes long to make
+    protocol.transport.write(b"x" * 10 * SLOWEST_BYTES)
+    assert wire.look() == ""
+    for _ in range(5):
+        wire.left -= SLOWEST_BYTES
+        protocol.transport.write(b"x" * 2 * SLOWEST_BYTES)
+        assert wire.look() == ""
+    wire.left -= SLOWEST_BYTES - 1
+    assert wire.look() == "aborted"
+
+
+def test_a_short_rest_is_to_be_taken_whole() -> None:
+    """As of a stream, whose pieces are small."""
+    wire = Wire()
+    protocol = _connected(wire, complete=False)
+    for _ in range(3):
+        protocol.transport.write(b"x" * 300)
+        assert wire.look() == ""
+        wire.left -= 300
+    protocol.transport.write(b"x" * 300)
+    assert wire.look() == ""
+    wire.left -= 299
+    assert wire.look() == "aborted"
+
+
+def test_a_connection_that_is_to_be_closed_is_looked_at_until_it_is() -> None:
+    """Its client may still take the last answer."""
+    wire = Wire()
+    protocol = _connected(wire, complete=True)
+    protocol.transport.write(b"x" * 3 * SLOWEST_BYTES)
+    assert wire.look() == "closed"
+    for _ in range(2):
+        wire.left -= SLOWEST_BYTES
+        assert wire.look() == "closed"
+    assert wire.look() == "aborted"
