@@ -78,6 +78,7 @@ class Refused:
     """Hooks that were not believed, by reason. Safe from several threads; bounded."""
 
     most: int = 16
+    total: int = 0  # of all reasons, also of those that are forgotten
     _known: dict[str, Unheard] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -91,6 +92,7 @@ class Refused:
                 known = self._known[why] = Unheard(why, first_s=now_s)
             fresh = known.count == 0 or now_s - known.logged_s >= _QUIET_S
             known.count += 1
+            self.total += 1
             known.last_s = now_s
             if fresh:
                 known.logged_s = now_s

@@ -77,7 +77,7 @@ def gauges(daemon: Daemon) -> Generator[None, None, list[Body]]:
         BARRED.gauges({(by,): float(by in world.barred) for by in ("journal", "lease")}),
         INBOX.gauges({(): float(daemon.inbox.qsize())}),
         POLICY.gauges({(): float(not daemon.policyfile.problems)}),
-        HOOKS_REFUSED.told([["_total", {}, float(sum(u.count for u in daemon.refused.all()))]]),
+        HOOKS_REFUSED.told([["_total", {}, float(daemon.refused.total)]]),
         FORGOTTEN.told([["_total", {}, float(world.queue.forgotten)]]),
         CLAIMS.gauges(_by_one({"waiting": sum(c.waiting for c in claims), "all": len(claims)})),
         JOBS_WAITING.gauges({(): float(sum(len(alike) for _, alike in kinds))}),

@@ -158,7 +158,7 @@ class Listener:
             client.close()
             return
         if not self._limiter.admit(uid, address):
-            who = address or user_told(uid)
+            who = address or f"uid {uid}"  # its name may take long to find, and a hook may come next
             self._turn_away(f"{who} was turned away: too many at once", hook=bool(address))
             with client, contextlib.suppress(OSError):
                 client.sendall(_ONE_TOO_MANY)  # so little never waits

@@ -8,10 +8,12 @@ import json
 import os
 import resource
 import socket
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
 from queue import SimpleQueue
+from typing import NoReturn
 
 import pytest
 from hypothesis import given
@@ -303,6 +305,29 @@ def test_an_unprivileged_port_is_not_even_listened_to(place: Place, monkeypatch:
         assert client.recv(1) == b""
 
 
+def test_nobody_is_looked_up_where_hooks_come_in(
+    place: Place, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The directory of users does not answer, and one of them comes too often: hooks are heard."""
+    answers = threading.Event()
+
+    def silent(uid: int) -> NoReturn:
+        answers.wait(_PATIENCE_S)
+        raise KeyError(uid)
+
+    monkeypatch.setattr("pwd.getpwuid", silent)
+    callers = iter([NOBODY] * (MOST_OF_ONE + 1))
+    monkeypatch.setattr("backfill.engine.listener._peer", lambda client: (next(callers, 0), ""))
+    with contextlib.ExitStack() as crowd:
+        for _ in range(MOST_OF_ONE + 1):
+            crowd.enter_context(place.connect())
+        with place.connect() as client:
+            client.sendall(b"backfill1 ended job=7 nodes=bm1\n")
+            assert isinstance(place.inbox.get(timeout=_PATIENCE_S / 2), HookCall)
+    answers.set()
+    assert f"uid {NOBODY} was turned away: too many at once" in caplog.text
+
+
 def test_one_host_cannot_take_all_places() -> None:
     """Nor all hosts together those of this machine."""
     limiter = ConnectionLimiter(most=2, trust=Trust(SLURM))
@@ -328,6 +353,7 @@ def test_refused_hooks_are_counted_and_said_once_a_minute() -> None:
     for number in range(100):
         refused.note(f"reason {number}", 100.0 + number)
     assert [u.why for u in refused.all()] == ["reason 97", "reason 98", "reason 99"]
+    assert refused.total == 104  # a number that falls would be taken for a restart
 
 
 @given(
