@@ -49,7 +49,8 @@ class Stories:
         before `before` if it is given.
 
         `read_from` and `read_to`: the ids between which the journal was read. `more`: it goes on
-        there, also when not as many lines as asked for were found.
+        there, also when not as many lines as asked for were found. `newest`: the journal's last id; it
+        is lower than `after` if an older copy has taken the journal's place.
         """
         after, before = (max(0, int(str(body.get(key) or 0))) for key in ("after", "before"))
         limit = max(1, min(int(str(body.get("limit", MOST_EVENTS))), MOST_EVENTS))
@@ -71,8 +72,13 @@ class Stories:
             "events": found[::-1] if newest else found,
             "read_from": ids[0] or after,
             "read_to": ids[1] or after,
+            "newest": self._newest(),
             "more": budget.more,
         }
+
+    def _newest(self) -> int:
+        page = self._journal.page(RecordWindow(newest=True), 1, PAGE_BYTES)
+        return page[0].id if page else 0
 
     def story(self, subject: str) -> list[Body]:
         """Return the last lines about a subject, oldest first."""

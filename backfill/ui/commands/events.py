@@ -61,7 +61,8 @@ def run_events(args: argparse.Namespace) -> int:
 def _asked(ask: Ask, after: int, limit: int) -> tuple[list[dict[str, Any]], int]:
     """At most so many events after this one, or the latest; and up to where they were looked for.
 
-    The daemon reads only so much for one question, so there may be several.
+    The daemon reads only so much for one question, so there may be several. Where an older copy of
+    the journal was put back, its ids are lower: then up to its end.
     """
     found: list[dict[str, Any]] = []
     before, last_id = 0, after
@@ -72,7 +73,7 @@ def _asked(ask: Ask, after: int, limit: int) -> tuple[list[dict[str, Any]], int]
         found = [*found, *page] if after else [*page, *found]
         last_id = max(last_id, answer["read_to"])
         if not answer["more"] or len(found) >= limit:
-            return found, last_id
+            return found, min(last_id, answer["newest"])
         if after:
             after = answer["read_to"]
         else:

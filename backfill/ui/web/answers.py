@@ -336,11 +336,15 @@ class EventTold(_Exact):
 
 
 class EventsAnswer(_Exact):
-    """Events, oldest first; `more`: reading goes on at `read_to`, or before `read_from`."""
+    """Events, oldest first; `more`: reading goes on at `read_to`, or before `read_from`.
+
+    `newest`: the journal's last id; lower than `after` where an older copy of the journal was put back.
+    """
 
     events: list[EventTold]
     read_from: int
     read_to: int
+    newest: int
     more: bool
 
 

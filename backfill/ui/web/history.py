@@ -64,20 +64,25 @@ class History:
         async with self._busy:
             now_s = time.monotonic()
             if self._told is None or now_s - self._told[0] > _TOLD_EVERY_S:
-                self._builder.stand((host["name"], host["node"]) for host in hosts[:_MOST_ROWS])
-                await self._catch_up(asker)
+                await self._catch_up(asker, [(host["name"], host["node"]) for host in hosts[:_MOST_ROWS]])
                 now = (await asker.shared("status"))["now_s"]
                 self._told = (now_s, await asyncio.to_thread(drawn, self._builder, now))
             return self._told[1]
 
-    async def _catch_up(self, asker: Asker) -> None:
+    async def _catch_up(self, asker: Asker, standing: list[tuple[str, str | None]]) -> None:
         """Read the latest at first, then what has come since."""
+        self._builder.stand(standing)
         if not self._read_to:
             await self._begin(asker)
             return
         for _ in range(_PAGES_AT_ONCE):
             # Asked for by nobody else, so no answer is kept for others.
             answer = await asker.ask("events", after=self._read_to, before=0, limit=_PAGE)
+            if answer["newest"] < self._read_to:  # it is another journal: an older copy was put back
+                self._builder, self._read_to = TimelineBuilder(story=False), 0
+                self._at_s.clear()
+                await self._catch_up(asker, standing)
+                return
             await asyncio.to_thread(self._take, answer["events"])
             self._read_to = max(self._read_to, answer["read_to"])
             if not answer["more"]:

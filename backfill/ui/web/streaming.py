@@ -63,11 +63,12 @@ async def _events(asker: Asker, streams: Streams, after: int) -> AsyncIterator[s
                 yield _event("trouble", None, {"error": str(error)})
                 if error.code != UNAVAILABLE:
                     return  # the token or the session is over
-                found = {"events": [], "read_to": after, "more": False}
+                found = {"events": [], "read_to": after, "newest": after, "more": False}
             for event in found["events"]:
                 yield _event("event", event["id"], event)
                 said_s = time.monotonic()
-            after = max(after, found["read_to"])
+            # An older copy of the journal was put back: it goes on with what comes there.
+            after = min(max(after, found["read_to"]), found["newest"])
             if found["more"]:
                 continue
             if time.monotonic() - said_s > _SIGN_OF_LIFE_S:
