@@ -71,6 +71,13 @@ class Page:
         self.call("Page.navigate", url=address)
         self._until(lambda: self._loaded > before, f"{address} to be loaded")
 
+    @contextmanager
+    def loading(self) -> Iterator[None]:
+        """Wait until the page has loaded itself anew because of what is done meanwhile."""
+        before = self._loaded
+        yield
+        self._until(lambda: self._loaded > before, "the page to load itself anew")
+
     def await_js(self, text: str) -> Any:
         """Wait until an expression is worth something, and return that."""
         deadline = time.monotonic() + _PATIENCE_S

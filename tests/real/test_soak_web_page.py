@@ -33,6 +33,7 @@ class Scene:
 
     def enter(self, user: str) -> None:
         """Begin anew as this user."""
+        self.tab.visit("about:blank")  # the page of the last one would load itself anew meanwhile
         self.tab.call("Network.clearBrowserCookies")
         self.tab.console.clear()
         self.tab.asked.clear()
@@ -232,7 +233,7 @@ def test_nothing_comes_from_elsewhere(scene: Scene) -> None:
 
 @pytest.mark.usefixtures("high")
 def test_it_goes_on_by_keys_and_the_session_ends(scene: Scene) -> None:
-    """The picture moves by arrows; after leaving, the cookie is of no use."""
+    """The picture moves by arrows; after leaving, the cookie is of no use, and nothing is left to see."""
     scene.enter(CY)
     scene.tab.await_js('document.querySelectorAll("#legend span").length > 10')
     picture = 'document.getElementById("chart0").toDataURL()'
@@ -241,10 +242,28 @@ def test_it_goes_on_by_keys_and_the_session_ends(scene: Scene) -> None:
     scene.tab.key("+")
     scene.tab.drawn()
     assert scene.tab.js(picture) != before
-    scene.tab.js('document.getElementById("leave").click()')
+    _explain(scene, "vn1")
+    with scene.tab.loading():
+        scene.tab.js('document.getElementById("leave").click()')
     scene.tab.await_js('!document.getElementById("login").hidden')
+    assert "vn1" not in scene.tab.js("document.body.textContent")
+    assert scene.tab.js('document.getElementById("subject").value') == ""
     assert scene.tab.js('fetch("/api/v1/status").then((reply) => reply.status)') == 401
     assert scene.daemon.phase("vn1") is Phase.PARKED
+
+
+def test_a_session_that_ends_leaves_nothing_to_see(scene: Scene) -> None:
+    """Another tab has logged out, say. Whoever comes next begins with an empty page, and it stays one."""
+    scene.enter(CY)
+    scene.tab.await_js('document.querySelectorAll("#nodes tbody tr").length > 0')
+    scene.tab.js('document.getElementById("text").value = "cluster: sim"')
+    with scene.tab.loading():
+        scene.tab.call("Network.clearBrowserCookies")
+    scene.tab.await_js('!document.getElementById("login").hidden')
+    assert scene.tab.js('document.querySelectorAll("#nodes tbody tr").length') == 0
+    assert scene.tab.js('document.getElementById("text").value') == ""
+    scene.enter(BO)
+    scene.says("Log out")
 
 
 def test_where_slurm_keeps_jobs_private_a_reader_sees_what_is_left(tmp_path: Path) -> None:

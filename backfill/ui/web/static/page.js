@@ -2,7 +2,7 @@
 // The live page: asks the API of its own service, writes what it hears as text, and never as HTML.
 (() => {
   const at = (id) => document.getElementById(id);
-  const state = { csrf: sessionStorage.getItem("csrf") || "", role: "", hidden: [], lines: null, labels: {}, hosts: [], subject: "", preview: "", today: null, timer: 0, turn: 0 };
+  const state = { csrf: sessionStorage.getItem("csrf") || "", entered: false, role: "", hidden: [], lines: null, labels: {}, hosts: [], subject: "", preview: "", today: null, timer: 0, turn: 0 };
   const EVERY_MS = 2000, MOST_TROUBLE = 8;
 
   // --- asking ------------------------------------------------------------------------------------
@@ -195,9 +195,11 @@
   }
 
   // --- coming and going --------------------------------------------------------------------------
+  // What the last user saw is nothing for the next one: the whole document goes, not only what is shown.
   function outside() {
-    clearTimeout(state.timer); state.role = "";
-    at("inside").hidden = true; at("leave").hidden = true; at("places").hidden = true; at("login").hidden = false; at("who").textContent = "";
+    clearTimeout(state.timer);
+    if (state.entered) { at("inside").hidden = true; location.replace(location.pathname); return; }
+    at("login").hidden = false;
   }
   async function inside() {
     const me = await call("me");
@@ -207,7 +209,7 @@
     at("readers").hidden = at("places").hidden = !me.role || me.hidden.includes("nodes"); at("reload").hidden = me.role !== "admin";
     at("preview").hidden = !["operator", "admin"].includes(me.role);
     at("lines-part").hidden = at("plan-part").hidden = me.hidden.length > 0; // they tell of everybody's jobs
-    state.turn = 0;
+    state.turn = 0; state.entered = true;
     await again();
   }
   at("login").addEventListener("submit", async (event) => {
@@ -220,8 +222,8 @@
     } catch (error) { say(error.message, true); }
   });
   at("leave").addEventListener("click", async () => {
-    try { await call("session", "DELETE"); } catch (error) { say(error.message, true); }
-    sessionStorage.removeItem("csrf"); state.csrf = ""; outside();
+    try { await call("session", "DELETE"); } catch (error) { if (error.status !== 401) { say(error.message, true); return; } }
+    sessionStorage.removeItem("csrf"); outside();
   });
   at("ask").addEventListener("submit", (event) => { event.preventDefault(); explain(at("subject").value.trim()); });
   at("check").addEventListener("submit", async (event) => {
