@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
 import time
@@ -17,6 +18,7 @@ from backfill.engine.execute.dispatch import attempt
 from backfill.engine.looking import Outside, observe_cluster, observe_host, observe_nodes, observe_pool
 from backfill.engine.messages import (
     AddressNews,
+    CallResult,
     ClusterPicture,
     HostPicture,
     Message,
@@ -28,6 +30,7 @@ from backfill.ports.errors import DriverError, unreadable
 from backfill.ports.workload import Looker, Partitioner
 
 _LOG = logging.getLogger("backfill.workers")
+_NO_THREAD = "no thread can be started for it; raise TasksMax of the daemon's unit, or free memory"
 
 
 class WorkerPool(Enum):
@@ -116,6 +119,7 @@ class Workers:
         self._busy: set[str] = set()
         self._again: set[str] = set()
         self._closed = False
+        self._short = False  # of threads; it has been said
 
     def close(self) -> None:
         """Take no new work; what is under way ends by itself or is abandoned."""
@@ -125,11 +129,23 @@ class Workers:
         for pool in pools:
             pool.shutdown(wait=False, cancel_futures=True)
 
-    def _pool(self, work: WorkerPool, host: str = "") -> Executor:
-        """Return that of the host's provider for this kind of work, or Slurm's. The lock is held."""
+    def _pool(self, work: WorkerPool, host: str = "") -> Executor | None:
+        """Return that of the host's provider for this kind of work, or Slurm's. The lock is held.
+
+        It has a thread at least; None where none can be started for it now.
+        """
         key = (work, id(self._outside.providers.get(host)))
         if key not in self._pools:
-            self._pools[key] = ThreadPoolExecutor(self._threads, thread_name_prefix=work.value)
+            pool = ThreadPoolExecutor(self._threads, thread_name_prefix=work.value)
+            try:
+                pool.submit(_nothing)
+            except RuntimeError as error:
+                if not self._short:
+                    _LOG.error("work of the kind %s waits: %s (%s)", work.value, _NO_THREAD, error)
+                self._short = True
+                pool.shutdown(wait=False)
+                return None
+            self._pools[key], self._short = pool, False
         return self._pools[key]
 
     # --- reading -------------------------------------------------------------------------------
@@ -142,8 +158,9 @@ class Workers:
             if source in self._busy:
                 self._again.add(source)
                 return
-            self._busy.add(source)
-            self._pool(WorkerPool.READ, source).submit(self._observe, source)
+            if (pool := self._pool(WorkerPool.READ, source)) is not None:
+                self._busy.add(source)
+                _submit(pool, self._observe, source)
 
     def _observe(self, source: str) -> None:
         try:
@@ -152,8 +169,9 @@ class Workers:
             with self._lock:
                 again = source in self._again and not self._closed
                 self._again.discard(source)
-                if again:
-                    self._pool(WorkerPool.READ, source).submit(self._observe, source)
+                pool = self._pool(WorkerPool.READ, source) if again else None
+                if pool is not None:
+                    _submit(pool, self._observe, source)
                 else:
                     self._busy.discard(source)
 
@@ -190,8 +208,13 @@ class Workers:
     def start(self, action: act.DriverAction) -> None:
         """Perform the action in the pool; its result comes to the inbox."""
         with self._lock:
-            if not self._closed:
-                self._pool(pool_of(action), action.asks).submit(self._perform, action)
+            if self._closed:
+                return
+            pool = self._pool(pool_of(action), action.asks)
+            if pool is not None:
+                _submit(pool, self._perform, action)
+                return
+        self._inbox.put(CallResult(action, (), _NO_THREAD))
 
     def tell(self, words: Sequence[act.TellJob]) -> bool:
         """Tell owners of jobs something, one after the other; False while others are being told."""
@@ -250,12 +273,14 @@ class Workers:
         self.observe("slurm")
 
     def _begin(self, what: str, kind: WorkerPool, work: Callable[[], Message | None]) -> bool:
-        """Have it done in Slurm's pool, one of a kind at a time; False: another is under way."""
+        """Have it done in Slurm's pool, one of a kind at a time; False: another is under way, or no
+        thread is left.
+        """
         with self._lock:
-            if self._closed or what in self._busy:
+            if self._closed or what in self._busy or (pool := self._pool(kind)) is None:
                 return False
             self._busy.add(what)
-            self._pool(kind).submit(self._do, what, work)
+            _submit(pool, self._do, what, work)
         return True
 
     def _do(self, what: str, work: Callable[[], Message | None]) -> None:
@@ -273,3 +298,13 @@ class Workers:
 
     def _perform(self, action: act.DriverAction) -> None:
         self._inbox.put(attempt(self._outside, action, time.monotonic))
+
+
+def _submit(pool: Executor, work: Callable[..., object], *args: object) -> None:
+    """Have it done. Where no more threads can be started, it waits for those that the pool has."""
+    with contextlib.suppress(RuntimeError):
+        pool.submit(work, *args)
+
+
+def _nothing() -> None:
+    """For a pool whose first thread is to be there before there is work."""

@@ -136,6 +136,41 @@ def test_a_provider_that_hangs_holds_up_no_other_and_not_slurm() -> None:
         workers.close()
 
 
+def test_where_no_thread_can_be_started_it_is_said_and_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The caller, who is the daemon's own thread, is never hit; with one thread, all is done one by one."""
+    sim, inbox = SimulatedWorld(), SimpleQueue[Message]()
+    disk: Any = SlowDisk()
+    workers = Workers(Outside(sim.slurm, {"bm1": disk}, sim.clock), inbox, threads=4)
+    pause = PauseInstance(subject="vn1", generation=1, reason="its host was given to job 7", host="bm1")
+    start, left = threading.Thread.start, [0]
+
+    def scarce(thread: threading.Thread) -> None:
+        if not left[0]:
+            raise RuntimeError("can't start new thread")
+        left[0] -= 1
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", scarce)
+    try:
+        workers.start(pause)
+        failed = inbox.get(timeout=_PATIENCE_S)
+        assert isinstance(failed, CallResult)
+        assert "no thread can be started" in failed.problem
+        assert failed.retry
+        workers.observe("slurm")
+        assert not workers.look_up(("bm1",))
+        assert inbox.empty()
+        left[0] = 2  # one of Slurm's, and one for evictions
+        workers.observe("slurm")
+        assert isinstance(inbox.get(timeout=_PATIENCE_S), ClusterPicture)
+        for _ in range(20):
+            workers.start(pause)
+        done = [inbox.get(timeout=_PATIENCE_S) for _ in range(20)]
+        assert [r.problem for r in done if isinstance(r, CallResult)] == [""] * 20
+    finally:
+        workers.close()
+
+
 class BrokenResolver:
     """A manager whose first look-up breaks in a way that no driver should; the next one is well."""
 
