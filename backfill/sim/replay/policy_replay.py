@@ -101,7 +101,9 @@ class Run:
 def reference(setting: Setting, policies: PolicySet) -> Run:
     """Replay the same high-priority work on the same cluster without any instance."""
     cluster = setting.cluster
-    window = Window(setting.start_s, float("inf"))
+    high = setting.high
+    length_s = inf if high.bound is None else (high.bound - high.begin) / high.ticks_per_s
+    window = Window(setting.start_s, setting.start_s + length_s)
     ledger = Ledger(window, cluster.cpus, policies.instances.flavour.cpus)
     bare = BareReplay(
         setting.high,
@@ -114,7 +116,8 @@ def reference(setting: Setting, policies: PolicySet) -> Run:
         setting.start_s,
     )
     bare.run()
-    window.end_s = max(tale.end_s for tale in bare.tales)
+    if high.bound is None:
+        window.end_s = max(tale.end_s for tale in bare.tales)
     harvest = ledger.harvest(cluster.processors)
     return Run(None, tuple(bare.tales), ledger, harvest, 0, {}, cluster.processors)
 

@@ -37,7 +37,7 @@ def kept_processors(entries: Iterable[PoolEntry], trace: JobTrace, cluster: Clus
 
     A tick that is kept in part is kept.
     """
-    begin, ticks = trace.submit[0] if len(trace) else 0, trace.ticks_per_s
+    begin, ticks = trace.begin if len(trace) else 0, trace.ticks_per_s
     whole = [
         Kept(
             begin + floor(entry.at_s * ticks),

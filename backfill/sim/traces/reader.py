@@ -9,13 +9,18 @@ from backfill.sim.traces.files import open_lines
 from backfill.sim.traces.sacct import read_sacct
 from backfill.sim.traces.swf import BYTE_ORDER_MARK, read_swf
 from backfill.sim.traces.trace import JobTrace
+from backfill.sim.traces.window import WHOLE, TraceWindow, cut
 
-READERS: Mapping[str, Callable[[Path], JobTrace]] = {"swf": read_swf, "sacct": read_sacct}
+READERS: Mapping[str, Callable[[Path, bool], JobTrace]] = {"swf": read_swf, "sacct": read_sacct}
 
 
-def read_trace(path: Path, form: str = "auto") -> JobTrace:
-    """Read a trace of this format, a key of READERS or `auto`; TraceError if it is broken."""
-    return READERS[detect(path) if form == "auto" else form](path)
+def read_trace(path: Path, form: str = "auto", window: TraceWindow = WHOLE) -> JobTrace:
+    """Read what a trace has within this window. `form`: a key of READERS, or `auto`.
+
+    TraceError if it is broken.
+    """
+    trace = READERS[detect(path) if form == "auto" else form](path, bool(window))
+    return cut(path, trace, window) if window else trace
 
 
 def detect(path: Path) -> str:

@@ -55,12 +55,12 @@ class SacctJob:
     wall: bool  # its times are what the clocks there showed, and not seconds since 1970
 
 
-def read_sacct(path: Path) -> JobTrace:
+def read_sacct(path: Path, starts: bool = False) -> JobTrace:
     """Read a dump as a trace; a job without Submit counts as submitted at its start.
 
     The trace's `job_id` orders jobs of the same submit time by (array, task); names are labels.
     """
-    builder = TraceBuilder()
+    builder = TraceBuilder(starts=starts)
     count = 0
     with open_lines(path) as lines:
         header, separator = _header(path, lines)
@@ -212,8 +212,9 @@ def _add(job: SacctJob, builder: TraceBuilder) -> None:
         builder.left_out[NO_SUBMIT] += job.name.count
     else:
         processors = max(job.requested, job.allocated)
+        start_s = -1 if job.start_s is None else job.start_s
         order = (job.name.base << TASK_BITS) + job.name.task + 1
-        if builder.add(order, submit_s, job.elapsed_s, processors, job.limit_s or -1):
+        if builder.add(order, submit_s, job.elapsed_s, processors, job.limit_s or -1, start_s):
             builder.labels.append(job.name.label)
             reasons = ((STILL_RUNNING, job.state in RUNS), (NO_LIMIT, job.limit_s == YEAR_S))
             builder.noted.update(reason for reason, holds in reasons if holds)

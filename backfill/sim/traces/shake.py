@@ -43,6 +43,7 @@ def shaken(trace: JobTrace, seed: int) -> JobTrace:
         builder.build(),
         noted=trace.noted,
         origin=trace.origin,
+        bound=trace.bound,
         unix_start_s=trace.unix_start_s,
         wall=trace.wall,
     )

@@ -29,9 +29,9 @@ BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _STARTED = re.compile(rb";\s*UnixStartTime:\s*(\d{1,10})\s*$", re.IGNORECASE)
 
 
-def read_swf(path: Path) -> JobTrace:
+def read_swf(path: Path, starts: bool = False) -> JobTrace:
     """Read a trace, plain or packed; TraceError with the line of the first one that is broken."""
-    builder = TraceBuilder()
+    builder = TraceBuilder(starts=starts)
     with open_lines(path) as lines:
         count = _read_lines(path, lines, builder)
     if not count:
@@ -42,11 +42,12 @@ def read_swf(path: Path) -> JobTrace:
 def _read_lines(path: Path, lines: ByteLines, builder: TraceBuilder) -> int:
     count = 0
     add = builder.add
+    plain = builder.starts is None
     parts: list[tuple[int, bytes]] = []
     for number, line in enumerate(lines, 1):
         fields = line.split()
         try:
-            if len(fields) >= COLUMNS and builder.ticks_per_s == 1 and fields[_STATUS] not in PARTS:
+            if plain and len(fields) >= COLUMNS and builder.ticks_per_s == 1 and fields[_STATUS] not in PARTS:
                 job, submit, run = int(fields[0]), int(fields[1]), int(fields[3])
                 processors = max(int(fields[4]), int(fields[7]))
                 if submit != _UNKNOWN:
@@ -94,11 +95,13 @@ def _read_odd_line(
         builder.left_out[NO_SUBMIT_TIME] += 1
         return True
     try:
-        # All three are converted before the last is used: a fraction in any changes the ticks.
-        for index in (1, 3, 8):
-            builder.ticks(values[index])
+        # All are converted before the last is used: a fraction in any changes the ticks.
+        wait = _wait(fields[2]) if builder.starts is not None else Decimal(_UNKNOWN)
+        for value in (values[1], values[3], values[8], wait):
+            builder.ticks(value)
         submit, run, estimate = (builder.ticks(values[index]) for index in (1, 3, 8))
-        builder.add(int(values[0]), submit, run, int(processors), estimate)
+        start = submit + builder.ticks(wait) if wait >= 0 else _UNKNOWN
+        builder.add(int(values[0]), submit, run, int(processors), estimate, start)
     except OverflowError:
         raise TraceError(path, number, "a number is too large; correct the line") from None
     return True
@@ -115,6 +118,15 @@ def _columns(path: Path, number: int, text: bytes) -> list[bytes]:
             path, number, f"{found} columns where SWF has {COLUMNS}; complete or remove the line"
         )
     return columns
+
+
+def _wait(column: bytes) -> Decimal:
+    """Return the time from submission to start, -1 if it is not known: nobody else needs this column."""
+    try:
+        value = Decimal(column.decode("ascii"))
+    except (InvalidOperation, UnicodeDecodeError):
+        return Decimal(_UNKNOWN)
+    return value if value.is_finite() and value < BEYOND else Decimal(_UNKNOWN)
 
 
 def _number(path: Path, number: int, index: int, column: bytes) -> Decimal:

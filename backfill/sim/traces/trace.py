@@ -52,6 +52,8 @@ class JobTrace:
     unix_start_s: int = (
         0  # what its second 0 is in seconds since 1970, where it counts from there; 0: unknown
     )
+    bound: int | None = None  # the tick at which a replay ends what it observes; None: when all is done
+    starts: array[int] | None = None  # when they began in fact, -1 unknown; None: nobody has asked
     wall: bool = False  # its seconds since 1970 are what clocks of an unknown time zone showed
 
     @property
@@ -101,6 +103,7 @@ class JobTrace:
             run=take(self.run),
             estimate=take(self.estimate),
             processors=take(self.processors),
+            starts=None if self.starts is None else take(self.starts),
             labels=None if self.labels is None else tuple(map(self.labels.__getitem__, indices)),
             left_out=left_out,
         )
@@ -109,9 +112,11 @@ class JobTrace:
 class TraceBuilder:
     """Collects jobs one by one, in any order, and applies the rules for odd ones."""
 
-    __slots__ = ("columns", "labels", "left_out", "noted", "ticks_per_s", "unix_start_s", "wall")
+    __slots__ = ("columns", "labels", "left_out", "noted", "starts", "ticks_per_s", "unix_start_s", "wall")
 
-    def __init__(self) -> None:
+    def __init__(self, *, starts: bool = False) -> None:
+        """Begin with none; `starts`: keep when they began in fact."""
+        self.starts = array("q") if starts else None
         self.columns: tuple[array[int], ...] = tuple(array("q") for _ in range(5))
         self.labels: list[str] = []
         self.left_out: Counter[str] = Counter()
@@ -120,7 +125,9 @@ class TraceBuilder:
         self.unix_start_s = 0
         self.wall = False
 
-    def add(self, job_id: int, submit: int, run: int, processors: int, estimate: int) -> bool:
+    def add(
+        self, job_id: int, submit: int, run: int, processors: int, estimate: int, start: int = -1
+    ) -> bool:
         """Add one job, times in ticks; return whether it was kept.
 
         An estimate below the run time is raised to it; one of 0 or less counts as missing, and
@@ -144,6 +151,8 @@ class TraceBuilder:
         runs.append(run)
         estimates.append(estimate)
         sizes.append(processors)
+        if self.starts is not None:
+            self.starts.append(start)
         return True
 
     def ticks(self, seconds: Decimal) -> int:
@@ -152,6 +161,8 @@ class TraceBuilder:
             ids, submits, runs, estimates, sizes = self.columns
             scaled = (array("q", (t * MILLI for t in c)) for c in (submits, runs, estimates))
             self.columns = (ids, *scaled, sizes)
+            if self.starts is not None:
+                self.starts = array("q", (t * MILLI if t >= 0 else t for t in self.starts))
             self.ticks_per_s = MILLI
         return round(seconds * self.ticks_per_s)
 
@@ -161,6 +172,7 @@ class TraceBuilder:
         ids, submits, runs, estimates, sizes = self.columns
         trace = JobTrace(
             *(ids, submits, runs, estimates, sizes, self.ticks_per_s, labels, self.left_out, self.noted),
+            starts=self.starts,
             unix_start_s=self.unix_start_s,
             wall=self.wall,
         )

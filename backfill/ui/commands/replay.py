@@ -14,6 +14,7 @@ from backfill.sim.schedulers.machine import SCHEDULERS, TIES
 from backfill.sim.schedulers.reservations import PoolEntry
 from backfill.sim.traces.reader import READERS, read_trace
 from backfill.sim.traces.trace import TraceError, describe_counts, fitted
+from backfill.sim.traces.window import told_early
 from backfill.ui.commands import replay_options as values
 from backfill.ui.outfile import OutputError, require_writable, write_text
 from backfill.ui.parser import BAD_DATA, OK, USAGE, Parser
@@ -23,7 +24,19 @@ from backfill.ui.report.bare_text import as_json, measure, text_lines
 _JOURNAL = frozenset({"journal", "policy", "learn", "json", "last"})
 _DAY = frozenset({"journal", "policy", "against", "json", "last"})
 _BARE = frozenset(
-    {"trace", "cluster", "scheduler", "tie", "format", "no_instances", "reservations", "jobs_csv", "json"}
+    {
+        "trace",
+        "from",
+        "to",
+        "cluster",
+        "scheduler",
+        "tie",
+        "format",
+        "no_instances",
+        "reservations",
+        "jobs_csv",
+        "json",
+    }
 )
 _NOT_WITH_POLICY = {
     "no_instances": "--no-instances contradicts --policy; leave one of them out",
@@ -88,6 +101,13 @@ def _add_trace_arguments(parser: argparse.ArgumentParser) -> None:
         help="batch: completions, arrivals, then one pass; eventwise: arrivals first, a pass each",
     )
     parser.add_argument("--format", choices=("auto", *READERS), default="auto", help="of the trace (auto)")
+    parser.add_argument(
+        "--from",
+        type=values.moment,
+        metavar="TIME",
+        help="observe from then on (2024-01-10T08:00, or seconds as the trace has them)",
+    )
+    parser.add_argument("--to", type=values.moment, metavar="TIME", help="observe until then")
     parser.add_argument(
         "--no-instances", action="store_true", help="replay the bare cluster without instances"
     )
@@ -184,7 +204,7 @@ def _run_bare(args: argparse.Namespace) -> int:
     try:
         require_writable([args.jobs_csv], [args.trace, args.reservations])
         kept = _kept(args)
-        trace = read_trace(located(args.trace), args.format)
+        trace = read_trace(located(args.trace), args.format, values.window(args))
         trace = fitted(args.trace, trace, args.cluster.processors)
         result = replay(trace, args.cluster, args.scheduler, args.tie, kept)
         if args.jobs_csv is not None:
@@ -195,6 +215,7 @@ def _run_bare(args: argparse.Namespace) -> int:
     for title, counts in (("left out", result.trace.left_out), ("noted", result.trace.noted)):
         if counts:
             sys.stderr.write(f"{title}: {describe_counts(counts.items())}\n")
+    sys.stderr.write("".join(f"note: {note}\n" for note in told_early(result.trace)))
     measures = measure(result)
     if args.json:
         sys.stdout.write(json.dumps(as_json(result, measures)) + "\n")
@@ -233,6 +254,9 @@ def _misuse(args: argparse.Namespace, given: Sequence[str]) -> str | None:
         return _surplus(given, known, f"says nothing with {why}; leave it out")
     if args.trace is None:
         return "name a trace to replay, or a daemon's journal by --journal"
+    within = values.window(args)
+    if within.from_s is not None and within.to_s is not None and within.from_s >= within.to_s:
+        return "--to is not after --from; give a later one"
     if args.policy is not None:
         wrong = next((_NOT_WITH_POLICY[name] for name in given if name in _NOT_WITH_POLICY), None)
         wrong = wrong or _contradiction(args, given)

@@ -8,10 +8,12 @@ from __future__ import annotations
 import argparse
 import re
 from collections.abc import Callable
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TypeVar
 
 from backfill.sim.schedulers.machine import Cluster
+from backfill.sim.traces.window import TraceWindow
 
 _Number = TypeVar("_Number", int, float)
 # Low-priority work that is drawn from the model: so many jobs, by a seed.
@@ -39,6 +41,24 @@ def work(text: str) -> str:
         return text
     what = "is neither htc:JOBS nor htc:SEED:JOBS, with at least one job; write htc:50000"
     raise argparse.ArgumentTypeError(f"'{text}' {what}, for example")
+
+
+def moment(text: str) -> int:
+    """Read a moment as sacct's -S takes it, or as seconds: those since 1970, or of the trace's own."""
+    try:
+        if text.isascii() and text.isdigit() and len(text) < 12:
+            return int(text)
+        return int(datetime.fromisoformat(text).replace(tzinfo=UTC).timestamp())
+    except ValueError:
+        what = (
+            f"'{text}' is no moment; write 2024-01-10 or 2024-01-10T08:00, or seconds as the trace has them"
+        )
+        raise argparse.ArgumentTypeError(what) from None
+
+
+def window(args: argparse.Namespace) -> TraceWindow:
+    """Return what --from and --to say."""
+    return TraceWindow(getattr(args, "from"), args.to)
 
 
 def duration(text: str) -> float:

@@ -24,7 +24,8 @@ from backfill.sim.traces.models import htc_pilot
 from backfill.sim.traces.reader import read_trace
 from backfill.sim.traces.shake import shaken
 from backfill.sim.traces.trace import JobTrace, TraceBuilder, TraceError, describe_counts, fitted
-from backfill.ui.commands.replay_options import HTC
+from backfill.sim.traces.window import dates_of, told_early
+from backfill.ui.commands.replay_options import HTC, window
 from backfill.ui.outfile import OutputError, require_writable, write_text
 from backfill.ui.parser import BAD_DATA, NO, OK
 from backfill.ui.report.figures import Summary, summary
@@ -86,7 +87,7 @@ def _seeded(args: argparse.Namespace, setting: Setting, policies: PolicySet, see
     if args.shake > 1:
         high = shaken(high, seed)
     if args.backlog is not None and HTC.fullmatch(args.backlog):
-        low = low_jobs(_backlog(args.backlog, seed, anew=True), policies)
+        low = low_jobs(_backlog(args.backlog, seed, high, anew=True), policies)
     return replace(setting, high=high, low=low, seed=seed)
 
 
@@ -114,8 +115,8 @@ def _input(args: argparse.Namespace) -> tuple[Setting, dict[str, PolicySet]]:
         policies = {name: everywhere(one, args.cluster) for name, one in policies.items()}
     first = next(iter(policies.values()))
     need_same(policies)
-    high = fitted(args.trace, read_trace(located(args.trace), args.format), args.cluster.processors)
-    low = None if args.backlog is None else low_jobs(_backlog(args.backlog, args.seed), first)
+    high = fitted(args.trace, _trace(args), args.cluster.processors)
+    low = None if args.backlog is None else low_jobs(_backlog(args.backlog, args.seed, high), first)
     for title, trace in (("trace", high), ("backlog", low)):
         if trace is not None and trace.left_out:
             counts = describe_counts(trace.left_out.items())
@@ -123,6 +124,7 @@ def _input(args: argparse.Namespace) -> tuple[Setting, dict[str, PolicySet]]:
         if trace is not None and trace.noted:
             sys.stderr.write(f"noted in the {title}: {describe_counts(trace.noted.items())}\n")
     start_s, notes = clock_s(high, policies.values())
+    notes += told_early(high)
     if low is not None and len(low) and not HTC.fullmatch(args.backlog):
         low, moved = beside(high, low)
         notes += moved
@@ -142,10 +144,15 @@ def _input(args: argparse.Namespace) -> tuple[Setting, dict[str, PolicySet]]:
         _reservations(args, node_names(first, args.cluster)),
         args.scheduler,
         args.tie,
+        whole=high.bound is not None,
         start_s=start_s,
         notes=notes,
     )
     return setting, policies
+
+
+def _trace(args: argparse.Namespace) -> JobTrace:
+    return read_trace(located(args.trace), args.format, window(args))
 
 
 def _reservations(args: argparse.Namespace, names: tuple[str, ...]) -> tuple[ReservationEntry, ...]:
@@ -177,14 +184,19 @@ def need_same(policies: Mapping[Any, PolicySet]) -> None:
                 )
 
 
-def _backlog(text: str, seed: int, *, anew: bool = False) -> JobTrace:
+def _backlog(text: str, seed: int, high: JobTrace, *, anew: bool = False) -> JobTrace:
     """Read a trace, or draw jobs of the HTC model that all wait at the beginning.
 
-    `anew`: its own seed is counted up together with `seed`.
+    Of a trace of the same time it takes what lies in the window of `high`. `anew`: its own seed is
+    counted up together with `seed`.
     """
     match = HTC.fullmatch(text)
     if match is None:
-        return read_trace(located(Path(text)))
+        low, dates = read_trace(located(Path(text))), dates_of(high)
+        if dates is not None and len(low) and low.epoch_s is not None:
+            part = read_trace(located(Path(text)), window=dates)
+            low = part if len(part) else low
+        return low
     jobs = int(match["jobs"])
     builder = TraceBuilder()
     own = int(match["seed"] or 0)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import asdict
+from dataclasses import asdict, replace
 
 from backfill.core.model.measures import Distribution, JobMeasures, job_measures
 from backfill.sim.replay.bare import ReplayResult
+from backfill.sim.traces.window import told_early
 
 COLUMNS = ("mean", "median", "p90", "p99", "maximum")
 
@@ -17,9 +18,23 @@ def measure(result: ReplayResult) -> JobMeasures:
     per_s = trace.ticks_per_s
     if per_s == 1:
         times = (trace.submit, starts, trace.run)
-        return job_measures(*times, trace.processors, result.cluster.processors)
-    submit, start, run = ([t / per_s for t in c] for c in (trace.submit, starts, trace.run))
-    return job_measures(submit, start, run, trace.processors, result.cluster.processors)
+        found = job_measures(*times, trace.processors, result.cluster.processors)
+    else:
+        submit, start, run = ([t / per_s for t in c] for c in (trace.submit, starts, trace.run))
+        found = job_measures(submit, start, run, trace.processors, result.cluster.processors)
+    return found if trace.origin is None and trace.bound is None else _within(result, found)
+
+
+def _within(result: ReplayResult, measures: JobMeasures) -> JobMeasures:
+    """Let what was done, and the period, be those of the window."""
+    trace, starts = result.trace, result.starts
+    ends = [start + run for start, run in zip(starts, trace.run, strict=True)]
+    last = max(ends) if trace.bound is None else trace.bound
+    rows = zip(starts, ends, trace.processors, strict=True)
+    core_s = sum(max(0, min(end, last) - start) * cores for start, end, cores in rows) / trace.ticks_per_s
+    length_s = (last - trace.begin) / trace.ticks_per_s
+    share = core_s / (result.cluster.processors * length_s) if length_s > 0 else 0.0
+    return replace(measures, makespan_s=length_s, core_h=core_s / 3600, utilisation=share)
 
 
 def as_json(result: ReplayResult, measures: JobMeasures) -> dict[str, object]:
@@ -32,6 +47,7 @@ def as_json(result: ReplayResult, measures: JobMeasures) -> dict[str, object]:
         "reservations": result.reservations,
         "left_out": dict(result.trace.left_out),
         "noted": dict(result.trace.noted),
+        "notes": list(told_early(result.trace)),
         **asdict(measures),
     }
 
