@@ -48,6 +48,8 @@ backfill completion bash >/dev/null
 systemd-analyze verify /usr/lib/systemd/system/backfill.service /usr/lib/systemd/system/backfill-web.service
 find /usr/share/man/man1 -name 'backfill*' | grep -q backfill-evict
 """
+# Neither before there is a policy file nor by an upgrade.
+NOT_ENABLED = "! find /etc/systemd -path '*.wants/backfill*' | grep ."
 # As `backfill setup` puts the drop-in there; 20 stands for an exposure of 2.0 (systemd-analyze(1)).
 LOCKED_IN = """
 own=/etc/systemd/system/backfill.service.d
@@ -101,6 +103,7 @@ def test_a_package_is_installed_used_upgraded_removed_and_purged(root: tuple[Cle
     told = clean.run("dpkg -i /old/backfill.deb").stdout
     assert "not started: write /etc/backfill/policy.yaml first" in told
     clean.run("".join(f"test -e {path}\n" for path in INSTALLED))
+    clean.run(NOT_ENABLED)
     clean.run(WORKS)
     if "+deb12_" in package:
         # Nothing is compiled from its source: that is done when the package is built.
@@ -111,13 +114,18 @@ def test_a_package_is_installed_used_upgraded_removed_and_purged(root: tuple[Cle
     clean.run(LOCKED_IN)
     clean.run(
         "cp /usr/share/backfill/config/policy.yaml /etc/backfill/; test $(stat -c %a /etc/backfill) = 750; "
+        "chgrp games /etc/backfill; "
         "mkdir /var/lib/backfill; echo book >/var/lib/backfill/journal.db"
     )
     assert "not started" not in clean.run(f"dpkg -i {package}").stdout
     assert "0.0.9" not in clean.run("dpkg-query -W backfill").stdout
+    clean.run(f"{NOT_ENABLED}; test $(stat -c %G%a /etc/backfill) = games750")
     clean.run(WORKS)
+    # What its admin enables stays enabled until the package is purged, as with Debian's own packages.
+    clean.run("systemctl enable backfill backfill-web")
     assert "jobs stay as they are" in clean.run("dpkg -r backfill").stdout
     clean.run("test -e /etc/backfill/policy.yaml; test -e /var/lib/backfill/journal.db")
+    clean.run("test -L /etc/systemd/system/multi-user.target.wants/backfill.service")
     clean.run("dpkg -P backfill")
     assert files(clean) == before
 
@@ -132,8 +140,12 @@ def test_the_rpm_has_its_files_and_its_scripts_are_sound(dist: dict[str, Path], 
         scripts = clean.run(f"rpm -qp --scripts /dist/{package.name}").stdout
         assert {"postinstall", "preuninstall", "postuninstall"} <= set(scripts.replace("(", " ").split())
         clean.run(f"rpm -i --nodeps --nosignature /dist/{package.name} >/tmp/told 2>&1; cat /tmp/told")
-        clean.run("ln -s python3 /usr/bin/python3.12")
+        clean.run("ln -s python3 /usr/bin/python3.12; test $(stat -c %a /etc/backfill) = 750")
         clean.run("backfill version; backfill policy check /usr/share/backfill/config/policy.yaml")
+        clean.run(
+            f"chgrp games /etc/backfill; rpm -U --force --nodeps --nosignature /dist/{package.name}; "
+            "test $(stat -c %G%a /etc/backfill) = games750"
+        )
         clean.run("rpm -e --nodeps backfill; test ! -e /usr/bin/backfill; test ! -e /usr/lib/backfill")
 
 

@@ -1,0 +1,35 @@
+"""What the packages' own files do to a machine: units stay the admin's, and so does /etc/backfill."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+PACKAGING = Path(__file__).parents[2] / "packaging"
+SCRIPTS = (*sorted((PACKAGING / "debian/common").glob("backfill.*")), PACKAGING / "rpm/backfill.spec")
+RULES = sorted(PACKAGING.glob("debian/*/rules"))
+
+
+@pytest.mark.parametrize("rules", RULES, ids=lambda path: path.parent.name)
+def test_debhelper_is_kept_from_enabling_and_starting_the_units(rules: Path) -> None:
+    """The daemon has no policy file at the installation; one that was stopped for an upgrade stays so."""
+    # An empty rule: dh then leaves the step out.
+    assert re.search(r"^override_dh_installsystemd:\n(?!\t)", rules.read_text(), re.MULTILINE)
+
+
+@pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.name)
+def test_no_script_enables_or_starts_a_unit(script: Path) -> None:
+    """An upgrade restarts what runs; nothing else is begun."""
+    commands = re.findall(r"(?:systemctl|deb-systemd-\w+)((?: --?[\w=-]+)*) ([\w-]+)", script.read_text())
+    verbs = {verb for _, verb in commands}
+    assert verbs <= {"daemon-reload", "try-restart", "update-state", "stop", "disable", "purge"}
+
+
+@pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.name)
+def test_an_upgrade_leaves_the_folder_as_the_admin_made_it(script: Path) -> None:
+    """Whose group it is, the daemon's user may need."""
+    for line in script.read_text().splitlines():
+        if "install -d" in line and "/etc/backfill" in line:
+            assert line.strip().startswith("[ -d /etc/backfill ] || install -d -m 0750 ")
