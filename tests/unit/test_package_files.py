@@ -19,6 +19,12 @@ def test_debhelper_is_kept_from_enabling_and_starting_the_units(rules: Path) -> 
     assert re.search(r"^override_dh_installsystemd:\n(?!\t)", rules.read_text(), re.MULTILINE)
 
 
+def test_the_daemon_starts_after_file_systems_of_the_network() -> None:
+    """And ends before them: its instances' files may be on one."""
+    unit = (PACKAGING.parent / "config/backfill.service").read_text()
+    assert re.search(r"^After=.*\bremote-fs\.target\b", unit, re.MULTILINE)
+
+
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.name)
 def test_no_script_enables_or_starts_a_unit(script: Path) -> None:
     """An upgrade restarts what runs; nothing else is begun."""

@@ -21,10 +21,10 @@ from backfill.ports.workload import ClusterObservation
 from backfill.ui.cli import main
 from backfill.ui.commands import setup
 from backfill.ui.setup import steps
-from backfill.ui.setup.plan import Places, catalogue, policy, texts
+from backfill.ui.setup.plan import Places, catalogue, drop_in_text, policy, texts
 from backfill.ui.setup.slurm_lines import BEGIN, Needs, jobs_lost, select_type, with_cgroups, with_our_lines
 from backfill.ui.setup.steps import MakeFolder, Owner, RunCommand, Step, StepError, UndoRecord, WriteFile
-from backfill.ui.setup.survey import HostSurvey, Survey, mounts_in
+from backfill.ui.setup.survey import HostSurvey, Survey, mounted_in, mounts_in
 from backfill.ui.setup.wishes import WishError, Wishes, image_in, suggested
 
 NEEDS = Needs("htc", "backfill", 20, 3.5)
@@ -219,6 +219,29 @@ def test_guests_mount_what_this_machine_mounts(folder: Path) -> None:
     assert suggested(found, replace(wishes, mounts=()), None).mounts == ()
     own = ("10.0.0.7:/home /home nfs4 rw",)
     assert suggested(found, replace(wishes, mounts=own), None).mounts == own
+
+
+MOUNTS = """/dev/vda / ext4 rw 0 0
+fs:/a /srv nfs rw 0 0
+fs:/b /srv/shared nfs4 rw 0 0
+/dev/vdb /var/slurm\\0401 xfs rw 0 0
+"""
+
+
+@pytest.mark.parametrize("user", ["root", "slurm"])
+def test_the_daemon_waits_for_the_mounts_that_it_needs(folder: Path, user: str) -> None:
+    """It would make folders below an empty mount point; it tries again by itself when they are there."""
+    found = _survey()
+    state = replace(found.settings, raw={"StateSaveLocation": "/var/slurm 1/100%"})
+    found = replace(found, settings=state, mounted=tuple(mounted_in(MOUNTS)))
+    places = Places(Path("/etc/slurm/slurm.conf"))
+    wishes = suggested(found, Wishes(addresses="10.0.1.1/16", image=str(folder), user=user), None)
+    waits = [line for line in drop_in_text(found, wishes, places).splitlines() if "mountpoint" in line]
+    # With all rights, so that it sees the machine's own mounts and not those of the locked-in unit.
+    program = "ExecStartPre=+/usr/bin/mountpoint"
+    assert waits == [f'{program} "/srv/shared"', f'{program} "/var/slurm 1"']
+    local = replace(found, mounted=("/", "/srv/shared/backfill/images"))
+    assert "mountpoint" not in drop_in_text(local, wishes, places)
 
 
 def test_guests_are_closed_in_where_that_is_wished(folder: Path) -> None:

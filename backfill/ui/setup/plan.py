@@ -239,16 +239,32 @@ def _hooks(survey: Survey, places: Places) -> Sequence[Step]:
 
 
 def drop_in_text(survey: Survey, wishes: Wishes, places: Places) -> str:
-    """Write what is added to the unit: who the daemon is, where it may write, what it may not do."""
+    """Write what is added to the unit: its user, where it may write, what it may not do, and its mounts."""
     state = survey.settings.raw.get("StateSaveLocation", "")
+    needed = [path for path in (wishes.directory, state) if path]
     paths = " ".join(f"-{path}" for path in (wishes.directory, str(places.conf.parent), state) if path)
     if wishes.user == "root":
-        return f"# By `backfill setup`.\n[Service]\nReadWritePaths={paths}\n"
-    text = (resources.files(__package__) / "slurm-user.conf").read_text(encoding="utf-8")
-    settings = text[text.index("[Service]") :].replace("User=slurm\n", f"User={wishes.user}\n")
-    return "# By `backfill setup`.\n" + re.sub(
-        r"(?m)^ReadWritePaths=.*$", f"ReadWritePaths={paths}", settings
-    )
+        settings = f"[Service]\nReadWritePaths={paths}\n"
+    else:
+        text = (resources.files(__package__) / "slurm-user.conf").read_text(encoding="utf-8")
+        settings = text[text.index("[Service]") :].replace("User=slurm\n", f"User={wishes.user}\n")
+        settings = re.sub(r"(?m)^ReadWritePaths=.*$", f"ReadWritePaths={paths}", settings)
+    return f"# By `backfill setup`.\n{settings}{_mounts_first(survey.mounted, needed)}"
+
+
+def _mounts_first(mounted: Sequence[str], needed: Sequence[str]) -> str:
+    """Let the unit fail, and so try again, while what is mounted now is not.
+
+    Folders made then would be below the mount point. RequiresMountsFor= would not try again.
+    """
+    at = {max((m for m in mounted if Path(p).is_relative_to(m)), key=len, default="/") for p in needed}
+    return "".join(f"ExecStartPre=+/usr/bin/mountpoint {_quoted(place)}\n" for place in sorted(at - {"/"}))
+
+
+def _quoted(word: str) -> str:
+    """Write a word of a command as systemd reads it back."""
+    escaped = word.replace("\\", "\\\\").replace('"', '\\"')
+    return '"' + escaped.replace("%", "%%").replace("$", "$$") + '"'
 
 
 def _unit(survey: Survey, wishes: Wishes, places: Places) -> Sequence[Step]:

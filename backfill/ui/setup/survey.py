@@ -46,8 +46,9 @@ class HostSurvey:
 class Survey:
     """The cluster. `controller`: slurmctld's address; `shared`: file systems of a network, as mounted.
 
-    `mounts`: those of them that this machine's fstab has, each a line as a guest can have it. `jobs`
-    is how many run or wait. `site`: slurm.conf as Slurm reads it; `texts`: it, and cgroup.conf.
+    `mounts`: those of them that this machine's fstab has, each a line as a guest can have it;
+    `mounted`: where any file system is mounted here. `jobs` is how many run or wait. `site`: slurm.conf
+    as Slurm reads it; `texts`: it, and cgroup.conf.
     """
 
     settings: SlurmSettings
@@ -60,6 +61,7 @@ class Survey:
     texts: Mapping[str, str] = field(default_factory=dict)
     mounts: tuple[str, ...] = ()
     jobs: int = 0
+    mounted: tuple[str, ...] = ()
 
     @property
     def bridge(self) -> str:
@@ -93,6 +95,7 @@ def survey(conf: Path, names: Sequence[str], uri: str) -> Survey:
     address = _controller(settings)
     texts = {"slurm.conf": read_or_empty(conf), "cgroup.conf": read_or_empty(conf.with_name("cgroup.conf"))}
     port = re.match(r"\d+", settings.raw.get("SlurmctldPort", ""))
+    mounted = mounted_in(Path("/proc/mounts").read_text())
     return Survey(
         settings,
         address,
@@ -100,10 +103,11 @@ def survey(conf: Path, names: Sequence[str], uri: str) -> Survey:
         re.sub(r"\(.*", "", settings.raw.get("SlurmUser", "root")),
         read_site(conf, conf.with_name(MANAGED)),
         tuple(_host(node, uri, conf) for node in sorted(chosen, key=lambda node: node.name)),
-        _shared(Path("/proc/mounts").read_text()),
+        tuple(place for place, kind in mounted.items() if kind in _NETWORK_FILES),
         texts,
         mounts_in(_FSTAB.read_text()) if _FSTAB.exists() else (),
         jobs_of(seen),
+        tuple(mounted),
     )
 
 
@@ -148,9 +152,15 @@ def _host(node: Node, pattern: str, conf: Path) -> HostSurvey:
     return HostSurvey(node, uri, inspection=seen)
 
 
-def _shared(mounts: str) -> tuple[str, ...]:
+def mounted_in(mounts: str) -> dict[str, str]:
+    """Return where which kind of file system is mounted, by the text of /proc/mounts."""
     lines = (line.split() for line in mounts.splitlines())
-    return tuple(words[1] for words in lines if len(words) > 2 and words[2] in _NETWORK_FILES)
+    return {_unescaped(words[1]): words[2] for words in lines if len(words) > 2}
+
+
+def _unescaped(place: str) -> str:
+    """Blanks and the like are written as octal numbers there (proc(5))."""
+    return re.sub(r"\\([0-7]{3})", lambda found: chr(int(found[1], 8)), place)
 
 
 def mounts_in(fstab: str) -> tuple[str, ...]:
