@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 from backfill.config.model import Config, HookPlaceKind, Provider, ReadKind, RegistrationKind
-from backfill.core.model.cluster import SlurmSettings
+from backfill.core.model.cluster import SlurmSettings, SlurmVersion
 from backfill.core.policies.environments import Environments, whose
 from backfill.drivers.slurm.access import Access
 from backfill.drivers.slurm.commands import SlurmTools
@@ -14,7 +15,7 @@ from backfill.drivers.slurm.conf.nodes import CloudNodes, ConfNodes
 from backfill.drivers.slurm.conf.reload import Reload
 from backfill.drivers.slurm.conf.transaction import ConfPlace, RolledBackError, Slurm, Transactions
 from backfill.drivers.slurm.driver import SlurmManager
-from backfill.drivers.slurm.hooks.install import POWER, HookPlan, Hooks, programs
+from backfill.drivers.slurm.hooks.install import POWER, HookPlan, Hooks, HookStatus, programs
 from backfill.drivers.slurm.hooks.machines_lua import MachineGate, NetworkGate
 from backfill.drivers.slurm.hooks.submit_lua import Gate
 from backfill.drivers.slurm.reading.json_path import JsonPath
@@ -165,6 +166,16 @@ def _features(config: Config, name: str) -> tuple[str, ...]:
 def hooks(config: Config) -> Hooks:
     """Return the part that installs and removes hooks."""
     return Hooks(transactions(config), Path(config.slurm.hooks.directory))
+
+
+def hook_status(config: Config, version: SlurmVersion | None) -> HookStatus:
+    """Return how the installed hooks are; `version` is Slurm's, None where it does not answer."""
+    installed = hooks(config)
+    status = installed.status()
+    if version is None or not status.installed:
+        return status
+    stale = installed.stale(hook_plan(config), version)
+    return replace(status, problems=(*status.problems, stale)) if stale else status
 
 
 def hook_plan(config: Config) -> HookPlan:

@@ -16,6 +16,7 @@ from backfill.drivers.slurm.conf.transaction import RolledBackError
 from backfill.drivers.slurm.hooks.build import build_hook
 from backfill.drivers.slurm.hooks.install import HookPlan, Hooks
 from backfill.drivers.slurm.hooks.machines_lua import MachineGate
+from backfill.drivers.slurm.hooks.submit_lua import Gate
 from backfill.ports.errors import RefusedError
 from tests.unit.conf_cluster import SITE, ConfCluster, with_node
 from tests.unit.hook_daemon import HookDaemon
@@ -160,6 +161,22 @@ def test_what_cannot_be_installed_leaves_no_program(cluster: ConfCluster) -> Non
         hooks(cluster).install(plan(cluster), OLD, dry=False)
     assert everything(cluster.conf.parent) == before
     assert not (cluster.directory / "hooks").exists()
+
+
+def test_a_script_of_another_version_or_policy_is_told(cluster: ConfCluster) -> None:
+    """It would turn away the wrong users, or know nothing of a mend."""
+    script = cluster.conf.parent / "job_submit.lua"
+    gate = Gate("big", ("ada",), (), "may not have big")
+    gated = replace(plan(cluster), gates=(gate,))
+    hooks(cluster).install(gated, OLD, dry=False)
+    assert hooks(cluster).stale(gated, OLD) == ""
+    assert "of another version" in hooks(cluster).stale(plan(cluster), OLD)
+    script.write_text(script.read_text().replace("local function refusal", "local function  refusal"))
+    assert "of another version" in hooks(cluster).stale(gated, OLD)
+    hooks(cluster).install(gated, OLD, dry=False)
+    assert hooks(cluster).stale(gated, OLD) == ""
+    script.unlink()
+    assert hooks(cluster).stale(gated, OLD) == ""  # whose it is, is told otherwise
 
 
 def test_a_change_of_the_sites_hook_is_told(cluster: ConfCluster) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from backfill.drivers.slurm.hooks.submit_lua import Gate, SubmitScript
+from backfill.drivers.slurm.hooks.submit_lua import Gate, SubmitRules, SubmitScript
 
 GATE = Gate("gpu", ("ada",), (), "may not")
 
@@ -16,10 +16,10 @@ def test_a_script_that_follows_another_within_a_second_is_younger(tmp_path: Path
     program = tmp_path / "poke"
     seen = []
     for gates in ((), (GATE,), (), (GATE,)):
-        script.install(program, gates)
+        script.install(SubmitRules(program, gates))
         seen.append(int(path.stat().st_mtime))
     assert seen == sorted(set(seen))
-    script.install(program, (GATE,))
+    script.install(SubmitRules(program, (GATE,)))
     assert int(path.stat().st_mtime) == seen[-1]
 
 
@@ -30,7 +30,7 @@ def test_one_in_the_place_of_the_sites_is_younger_as_well(tmp_path: Path) -> Non
     ahead_s = int(path.stat().st_mtime) + 100
     os.utime(path, (ahead_s, ahead_s))
     script = SubmitScript(tmp_path, tmp_path)
-    script.install(tmp_path / "poke")
+    script.install(SubmitRules(tmp_path / "poke"))
     assert int(path.stat().st_mtime) == ahead_s + 1
     assert int((tmp_path / "job_submit.site.lua").stat().st_mtime) == ahead_s
     script.remove()

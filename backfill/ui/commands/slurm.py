@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -175,9 +176,13 @@ def _remove(config: Config, args: argparse.Namespace) -> int:
 
 
 def _status(config: Config, args: argparse.Namespace) -> int:
+    from backfill.ports.errors import DriverError
     from backfill.ui import slurm_parts
 
-    status = slurm_parts.hooks(config).status()
+    version = None
+    with contextlib.suppress(DriverError):  # the files can be looked at without Slurm
+        version = slurm_parts.transactions(config).slurm.settings().version
+    status = slurm_parts.hook_status(config, version)
     if args.json:
         print(json.dumps(status.to_json(), indent=2))
     else:

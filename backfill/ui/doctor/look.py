@@ -316,7 +316,7 @@ def _hooks(config: Config, manager: SlurmManager) -> Found:
     found = check_hooks(config, settings)
     told: tuple[str, ...] = ()
     with contextlib.suppress(PermissionError):  # what an older backfill has installed, root alone can read
-        told = slurm_parts.hooks(config).status().problems
+        told = slurm_parts.hook_status(config, settings.version).problems
     named = [Path(word) for word in settings.prolog_slurmctld.split(",") if word and "*" not in word]
     gone = [
         f"slurm.conf names {path}, which is not there, so that no job starts; put it back, or "

@@ -15,7 +15,7 @@ from backfill.drivers.slurm.conf.site import Site
 from backfill.drivers.slurm.conf.transaction import ApplyOutcome, Transactions
 from backfill.drivers.slurm.hooks.build import HookError, build_hook
 from backfill.drivers.slurm.hooks.machines_lua import MachineGate
-from backfill.drivers.slurm.hooks.submit_lua import Gate, SubmitScript
+from backfill.drivers.slurm.hooks.submit_lua import Gate, SubmitRules, SubmitScript
 from backfill.drivers.slurm.settings import slurm_uid
 from backfill.ports.errors import DriverError, RefusedError
 
@@ -110,10 +110,7 @@ class Hooks:
             raise RefusedError(str(plan.directory), f"the hooks cannot be built: {error}") from error
         try:
             if plan.scripted:
-                poking = bool(plan.arrival_endpoint)
-                arrival = self._directory / _ARRIVAL
-                machines = plan.machines and self._completed(plan.machines, version)
-                self._script.install(arrival, plan.gates, plan.rooms, poking=poking, machines=machines)
+                self._script.install(self._rules(plan, version))
             return self._transactions.apply(lambda now: now.with_section(SECTION, pairs), dry=dry)
         except (DriverError, OSError):
             if before != "merged":
@@ -165,6 +162,19 @@ class Hooks:
             problems.append("job_submit.lua is not ours any more; run `backfill slurm hooks install`")
         return HookStatus(bool(pairs), pairs, script, tuple(problems))
 
+    def stale(self, plan: HookPlan, version: SlurmVersion) -> str:
+        """Say that job_submit.lua is ours and not as it would be installed now; nothing, if it is."""
+        if (
+            not plan.scripted
+            or self._script.state != "merged"
+            or self._script.follows(self._rules(plan, version))
+        ):
+            return ""
+        return (
+            "job_submit.lua is of another version of backfill or of its policy file; run "
+            "`backfill slurm hooks install`"
+        )
+
     # --- inside --------------------------------------------------------------------------------
 
     def _build(self, plan: HookPlan, site: Site, version: SlurmVersion) -> tuple[tuple[str, str], ...]:
@@ -190,10 +200,14 @@ class Hooks:
         (self._directory / _RECORD).chmod(0o644)  # the daemon's user reads it, too
         return tuple(pairs)
 
-    def _completed(self, gate: MachineGate, version: SlurmVersion) -> MachineGate:
-        """Add what only Slurm can tell."""
-        uid = slurm_uid(self._transactions.slurm.settings())
-        return replace(gate, extra=version.major >= _WITH_EXTRA, slurm_uid=uid)
+    def _rules(self, plan: HookPlan, version: SlurmVersion) -> SubmitRules:
+        """Return the plan's, with what only Slurm can tell."""
+        machines = plan.machines
+        if machines is not None:
+            uid = slurm_uid(self._transactions.slurm.settings())
+            machines = replace(machines, extra=version.major >= _WITH_EXTRA, slurm_uid=uid)
+        poking = bool(plan.arrival_endpoint)
+        return SubmitRules(self._directory / _ARRIVAL, plan.gates, plan.rooms, poking, machines)
 
     def _runner(self, name: str, theirs: str) -> str:
         """Return the one program that stands for the site's: itself, or a script for a pattern of many."""

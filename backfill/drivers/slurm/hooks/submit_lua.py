@@ -148,6 +148,17 @@ class Gate:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class SubmitRules:
+    """What the script does: whom it turns away, and which program it calls when a job arrives."""
+
+    program: Path
+    gates: Sequence[Gate] = ()
+    rooms: Sequence[Gate] = ()
+    poking: bool = True
+    machines: MachineGate | None = None
+
+
 class SubmitScript:
     """The script in Slurm's configuration directory. A crash leaves one whole script there."""
 
@@ -167,15 +178,7 @@ class SubmitScript:
     def _is_ours(self) -> bool:
         return self._ours.read_bytes().startswith(_MARK.encode())
 
-    def install(
-        self,
-        program: Path,
-        gates: Sequence[Gate] = (),
-        rooms: Sequence[Gate] = (),
-        *,
-        poking: bool = True,
-        machines: MachineGate | None = None,
-    ) -> None:
+    def install(self, rules: SubmitRules) -> None:
         """Put ours in place; the site's file gets another name and stays as it is."""
         if self.state == "site":
             fresh = self._sites.with_name(f".{SITES}.backfill-new")
@@ -183,25 +186,31 @@ class SubmitScript:
             os.link(self._ours, fresh)
             os.replace(fresh, self._sites)
             sync_directory(self._sites.parent)
-        load = f'dofile("{self._seen_as}")' if self._sites.exists() else "slurm.SUCCESS"
-        text = _TEXT.format(
-            mark=_MARK,
-            sites=SITES,
-            program=program,
-            load=load,
-            poking=str(poking).lower(),
-            prefix=PREFIX,
-            rooms="".join(room.lua() for room in rooms),
-            gates="".join(gate.lua() for gate in gates),
-            machines=machines_part(machines),
-        )
-        if not self._ours.exists() or self._ours.read_text(errors="replace") != text:
+        if not self.follows(rules):
             # A hard link must not be written through: the replacement is a new file.
             before_s = int(self._ours.stat().st_mtime) if self._ours.exists() else 0
-            replace_file(self._ours, text, like=self._sites if self._sites.exists() else None)
+            replace_file(self._ours, self._text(rules), like=self._sites if self._sites.exists() else None)
             if not self._sites.exists():
                 self._ours.chmod(0o644)
             _make_younger(self._ours, before_s)
+
+    def follows(self, rules: SubmitRules) -> bool:
+        """Return True if ours is in place, with these rules and as this version writes it."""
+        return self._ours.exists() and self._ours.read_text(errors="replace") == self._text(rules)
+
+    def _text(self, rules: SubmitRules) -> str:
+        load = f'dofile("{self._seen_as}")' if self._sites.exists() else "slurm.SUCCESS"
+        return _TEXT.format(
+            mark=_MARK,
+            sites=SITES,
+            program=rules.program,
+            load=load,
+            poking=str(rules.poking).lower(),
+            prefix=PREFIX,
+            rooms="".join(room.lua() for room in rules.rooms),
+            gates="".join(gate.lua() for gate in rules.gates),
+            machines=machines_part(rules.machines),
+        )
 
     def remove(self) -> str:
         """Put the site's file back, the very same but for its time; without one, leave none.
