@@ -161,10 +161,10 @@ def test_a_policy_for_all_nodes_has_names_enough() -> None:
 def test_work_that_no_instance_can_carry_is_left_out() -> None:
     """The backlog keeps what fits the flavour and counts the rest."""
     jobs = trace_of([ModelJob(0, 5, 1), ModelJob(0, 5, 2), ModelJob(0, 5, 1)])
-    kept = low_jobs(jobs, policy())
+    kept = low_jobs(jobs, [policy()])
     assert list(kept.processors) == [1, 1]
     assert kept.left_out == {"more processors than an instance has": 1}
-    assert low_jobs(kept, policy()) is kept
+    assert low_jobs(kept, [policy()]) is kept
 
 
 def test_nodes_have_memory_for_the_stopped_and_the_running() -> None:

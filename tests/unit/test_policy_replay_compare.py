@@ -19,6 +19,7 @@ FIRST = Summary(
     own_delay_s=distribution([0.02]),
     high_jobs=1,
     low_completed=10,
+    low_unfit=0,
     low_attempts_lost=0,
     withdrawn=0,
     saving_core_s=0.0,

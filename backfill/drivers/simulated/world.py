@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager
 
 from backfill.core.model.cluster import OUR_REASON, Job, JobState
 from backfill.core.model.fleet import InstanceSpec, InstanceState
-from backfill.core.model.quantities import Resources
+from backfill.core.model.quantities import NOTHING, Resources
 from backfill.core.model.readiness import Fact
 from backfill.drivers.simulated.checks import Checks
 from backfill.drivers.simulated.clock import SimulatedClock, WallClock
@@ -168,9 +168,14 @@ class SimulatedWorld:
         node: bool = True,
         features: tuple[str, ...] = (),
         address: str = "",
+        keeps: Resources = NOTHING,
     ) -> None:
-        """Add a hypervisor; with `node` it is a bare-metal Slurm node of the same name as well."""
-        own, capacity = name if node else None, Resources(cpus, memory_mb)
+        """Add a hypervisor; with `node` it is a bare-metal Slurm node of the same name as well.
+
+        `keeps`: what instances never take of it.
+        """
+        own = name if node else None
+        capacity = Resources(max(0, cpus - keeps.cpus), max(0, memory_mb - keeps.memory_mb))
         roster = Roster(self.checks.marks)
         self.hosts[name] = SimHost(name, own, capacity, roster, problem="no route to host")
         if not node:

@@ -22,7 +22,7 @@ def day_figures(day: JournalDay, policies: PolicySet, costs: ReplayCosts) -> Day
 def _played(day: JournalDay, policies: PolicySet, costs: ReplayCosts) -> Run:
     start_s = _start_s(day)
     policies = replace(policies, hosts=tuple(host for host in policies.hosts if host in day.hosts))
-    low = low_jobs(day.low, policies)
+    low = low_jobs(day.low, [policies])
     setting = Setting(
         day.cluster,
         day.high.fitting(day.cluster.processors),

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import ipaddress
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import replace
 
-from backfill.core.policy import PolicySet, Template
+from backfill.core.policy import PolicySet, Priorities, Template
 from backfill.sim.schedulers.machine import Cluster
 from backfill.sim.traces.trace import JobTrace
 
 TOO_WIDE = "more processors than an instance has"
+TOO_MUCH_MEMORY = "more memory than an instance has for jobs"
+LOW_ALREADY = "low-priority by the policy, and --backlog gives others"
 
 
 class MisfitError(Exception):
@@ -50,15 +53,40 @@ def _named(template: Template, count: int) -> Template:
     return replace(template, names=names, addresses=addresses)
 
 
-def low_jobs(trace: JobTrace, policies: PolicySet) -> JobTrace:
-    """Return the jobs that an instance can carry; the others are counted as left out."""
-    most = policies.instances.flavour.cpus
-    kept = [i for i, processors in enumerate(trace.processors) if processors <= most]
-    if len(kept) == len(trace):
-        return trace
+def misfit(trace: JobTrace, index: int, policies: PolicySet) -> str:
+    """Return why no instance can carry this job; empty: one can."""
+    flavour = policies.instances.flavour
+    if trace.processors[index] > flavour.cpus:
+        return TOO_WIDE
+    return TOO_MUCH_MEMORY if trace.told(index).memory_mb > flavour.node_memory_mb else ""
+
+
+def low_jobs(trace: JobTrace, policies: Iterable[PolicySet]) -> JobTrace:
+    """Return the jobs that instances of any of these can carry; the others are counted as left out."""
+    first, *others = policies
     left_out = Counter(trace.left_out)
-    left_out[TOO_WIDE] += len(trace) - len(kept)
-    return trace.taken(kept, left_out)
+    kept = []
+    for index in range(len(trace)):
+        why = misfit(trace, index, first)
+        if not why or any(not misfit(trace, index, one) for one in others):
+            kept.append(index)
+        else:
+            left_out[why] += 1
+    return trace if len(kept) == len(trace) else trace.taken(kept, left_out)
+
+
+def sides(trace: JobTrace, priorities: Priorities) -> tuple[JobTrace, JobTrace]:
+    """Return the jobs of high priority and those of low priority, as far as the trace says which.
+
+    Both are of the whole trace's time.
+    """
+    low, high = list[int](), list[int]()
+    for index in range(len(trace)):
+        told = trace.told(index)
+        is_low = told.partition in priorities.low or (told.qos and told.qos in priorities.low_qos)
+        (low if is_low else high).append(index)
+    whole = replace(trace, origin=trace.begin) if low else trace
+    return whole.taken(high, whole.left_out), replace(whole.taken(low, {}), noted={})
 
 
 def memory_for(policies: PolicySet, cluster: Cluster) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Hashable, Iterator
+from collections.abc import Hashable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -13,6 +13,7 @@ from typing import Protocol
 from backfill.core.model.changes import Change
 from backfill.core.model.lifecycle import Phase
 from backfill.core.model.measures import Harvest
+from backfill.core.model.quantities import Resources
 from backfill.core.model.refusals import Code, Goal, Refusal
 from backfill.core.policies.victims import Extent
 from backfill.core.policy import PolicySet
@@ -21,6 +22,7 @@ from backfill.drivers.simulated.hypervisor.hardware import Segment
 from backfill.drivers.simulated.slurm.model import SimJob
 from backfill.sim.replay.arrivals import Arrivals
 from backfill.sim.replay.costs import ReplayCosts
+from backfill.sim.replay.fitting import misfit
 from backfill.sim.replay.ledger import Ledger, Window
 from backfill.sim.replay.reference import BareReplay
 from backfill.sim.replay.replay_daemon import ReplayDaemon
@@ -48,8 +50,9 @@ class Setting:
     """The input that all compared runs share.
 
     `depth`: so many low-priority jobs wait in Slurm at most, the others follow, as pilot
-    factories do it. `saves_every_s`: low-priority jobs save themselves so often, which takes
-    `save_s` each time, and go on from there after a requeue; 0: never.
+    factories do it; those that no instance of a policy can carry are passed over.
+    `saves_every_s`: low-priority jobs save themselves so often, which takes `save_s` each time,
+    and go on from there after a requeue; 0: never.
     """
 
     cluster: Cluster
@@ -68,6 +71,14 @@ class Setting:
     whole: bool = False  # observe until the end, also when no high-priority job is left
     start_s: float = START_S  # what the simulated clock shows at the beginning
     notes: tuple[str, ...] = ()  # what people must know of the input
+
+
+@dataclass(frozen=True, slots=True)
+class DaemonTerms:
+    """What a policy file says besides its policies: how often Slurm is read, and what hosts keep."""
+
+    poll_s: float = 2.0
+    keeps: Mapping[str, Resources] = field(default_factory=dict)
 
 
 class Watcher(Protocol):
@@ -92,6 +103,7 @@ class Run:
     refusals: dict[tuple[Goal, Code], int]
     capacity: int = 0  # processors
     examples: dict[tuple[Goal, Code], Refusal] = field(default_factory=dict)  # of the refusals
+    unfit: int = 0  # low-priority jobs that no instance can carry
 
     def high_starts(self) -> dict[Hashable, float]:
         """Return when the script of each high-priority job began, by its index in the trace."""
@@ -128,6 +140,7 @@ def run(
     end_s: float,
     watcher: Watcher | None = None,
     *,
+    terms: DaemonTerms | None = None,
     fast_forward: bool = True,
 ) -> Run:
     """Replay with instances; observe until `end_s`, then let what runs come to its end.
@@ -135,14 +148,16 @@ def run(
     `watcher` hears of all that instances and their jobs do. Without `fast_forward` the daemon looks
     at everything also where it has nothing to decide; the outcome is the same. Raises BrokenPromiseError.
     """
-    replay = _Replay(setting, policies, end_s, fast_forward=fast_forward)
+    replay = _Replay(setting, policies, end_s, terms or DaemonTerms(), fast_forward=fast_forward)
     if watcher is not None:
         replay.watch(watcher)
     return replay.run()
 
 
 class _Replay:
-    def __init__(self, setting: Setting, policies: PolicySet, end_s: float, *, fast_forward: bool) -> None:
+    def __init__(
+        self, setting: Setting, policies: PolicySet, end_s: float, terms: DaemonTerms, *, fast_forward: bool
+    ) -> None:
         self.setting = setting
         self.policies = policies
         shape = MetalShape(
@@ -150,10 +165,11 @@ class _Replay:
             setting.cluster.cpus,
             setting.memory_mb,
             high=policies.priorities.high[0],
-            low=policies.priorities.low[0],
+            low=policies.priorities.low,
             virtual=policies.instances.features[0],
             scheduler=setting.scheduler,
             tie=setting.tie,
+            keeps=terms.keeps,
         )
         costs = setting.costs
         self.sim = TraceCluster(
@@ -172,11 +188,14 @@ class _Replay:
         self.ledger = Ledger(window, setting.cluster.cpus, policies.instances.flavour.cpus)
         self.sim.on_attempt = self.ledger.attempt
         costs.order_failures(self.sim)
-        self.daemon = ReplayDaemon(self.sim, policies, costs, fast_forward=fast_forward)
+        self.daemon = ReplayDaemon(self.sim, policies, costs, terms.poll_s, fast_forward=fast_forward)
         self.daemon.cycle.on_change = self.ledger.change
         self.daemon.cycle.on_step = self.ledger.step
         self._next_low = 0
         self._waiting = 0
+        low = setting.low
+        numbers = range(0 if low is None else len(low))
+        self._unfit = frozenset(i for i in numbers if low is not None and misfit(low, i, policies))
         self._closed = False
         self.sim.jobs.on_start = self._refill
         self._arrivals = Arrivals(self.sim, setting.high)
@@ -210,15 +229,16 @@ class _Replay:
             if at_s > now_s:
                 self.sim.at(at_s, self._feed_low)
                 break
-            run_s = trace.run[number] / trace.ticks_per_s
-            self.sim.add_low(number, run_s, trace.processors[number])
-            self._waiting += 1
+            if number not in self._unfit:
+                run_s = trace.run[number] / trace.ticks_per_s
+                self.sim.add_low(number, run_s, trace.processors[number], trace.told(number))
+                self._waiting += 1
             number += 1
         self._next_low = number
 
     def _refill(self, job: SimJob) -> None:
         """Let another job come when a low-priority one has started for the first time."""
-        if job.partition == self.sim.shape.low and job.restarts == 0:
+        if job.partition in self.sim.shape.low and job.restarts == 0:
             self._waiting -= 1
             self._feed_low()
 
@@ -243,7 +263,17 @@ class _Replay:
         harvest = self.ledger.harvest(self.setting.cluster.processors)
         capacity = self.setting.cluster.processors
         return Run(
-            self.policies, tales, self.ledger, harvest, withdrawn, cycle.refusals, capacity, cycle.examples
+            *(
+                self.policies,
+                tales,
+                self.ledger,
+                harvest,
+                withdrawn,
+                cycle.refusals,
+                capacity,
+                cycle.examples,
+            ),
+            unfit=len(self._unfit),
         )
 
     def _step(self, by_s: float, end_s: float) -> None:

@@ -56,7 +56,8 @@ class ReplayDaemon:
         self._outside = Outside(sim.slurm, dict.fromkeys(sim.provider.hosts, sim.provider), sim.clock)
         self._timer: SimEvent | None = None
         self._start_s = self._sight_s = sim.now_s
-        self._sight_every_s = min(_SIGHT_S, policies.limits.stale_after_s / 2)
+        # A daemon that reads more seldom than that has gaps, and knows old things.
+        self._sight_every_s = max(poll_s, min(_SIGHT_S, policies.limits.stale_after_s / 2))
         self._memory_mb = policies.instances.flavour.memory_mb
         self._transfers = Transfers(sim, costs.transfers)
         self._poll_due = False

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
 from backfill.core.model import changes as ch
 from backfill.core.model.cluster import JobState
+from backfill.core.model.quantities import NOTHING, Resources
 from backfill.core.world import World
 from backfill.drivers.simulated.hypervisor.hardware import Segment
 from backfill.drivers.simulated.slurm.books import Manners
@@ -22,10 +23,12 @@ from backfill.sim.schedulers.node_sets import nodes_in
 from backfill.sim.schedulers.requests import Request
 from backfill.sim.schedulers.reservations import ReservationEntry, kept_nodes
 from backfill.sim.schedulers.rooms import Nodes
+from backfill.sim.traces.trace import JobDetails
 
 # Where a trace does not say when it was, its replay begins then: no time is 0, which means "never".
 START_S = 1_000_000.0
 METAL = "metal"
+_SOMEBODY = "user"
 _EARLY = 1 << 61  # behind what is early in the queue of events, before all else
 
 
@@ -35,16 +38,20 @@ Attempt = Callable[["JobTale", list[Segment], float, float], None]
 
 @dataclass(frozen=True, slots=True)
 class MetalShape:
-    """The bare-metal nodes, all equal. `low` jobs run on instances, with feature `virtual`."""
+    """The bare-metal nodes, all equal. Jobs in `low` run on instances, with feature `virtual`.
+
+    `keeps`: what instances never take, by node.
+    """
 
     names: tuple[str, ...]
     cpus: int
     memory_mb: int
     high: str
-    low: str
+    low: tuple[str, ...]
     virtual: str
     scheduler: SchedulerName = "easy"
     tie: Tie = "batch"
+    keeps: Mapping[str, Resources] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -92,10 +99,12 @@ class TraceCluster(SimulatedWorld):
         )
         self.shape, self.start_s = shape, start_s
         self.tales: dict[str, JobTale] = {}
-        self.add_partition(shape.low, tier=1, feature=shape.virtual)
+        for name in shape.low:
+            self.add_partition(name, tier=1, feature=shape.virtual)
         self.add_partition(shape.high, tier=10, feature=METAL)
         for name in shape.names:
-            self.add_host(name, cpus=shape.cpus, memory_mb=shape.memory_mb, features=(METAL,))
+            keeps = shape.keeps.get(name, NOTHING)
+            self.add_host(name, cpus=shape.cpus, memory_mb=shape.memory_mb, features=(METAL,), keeps=keeps)
         metal = [self._books.nodes[name] for name in shape.names]
         self.news = News(self._books)
         order = scheduler_in(shape.scheduler, Nodes([shape.cpus] * len(shape.names)))
@@ -183,14 +192,26 @@ class TraceCluster(SimulatedWorld):
         """After so long the job starts whatever its hook says."""
         return self._books.manners.hook_timeout_s
 
-    def add_low(self, index: int, run_s: float, processors: int) -> str:
-        """Add a job for instances. Saving itself makes it longer."""
+    def add_low(self, index: int, run_s: float, processors: int, told: JobDetails) -> str:
+        """Add a job for instances, in the first of their partitions if it tells of no other one.
+
+        Saving itself makes it longer.
+        """
         self.fast_forward.end()
         self.active_low += 1
         every_s, save_s = self.saves
         if every_s > 0.0:
             run_s += run_s // every_s * save_s
-        id_ = self.submit(self.shape.low, run_s, cpus=processors)
+        lows = self.shape.low
+        id_ = self.submit(
+            told.partition if told.partition in lows else lows[0],
+            run_s,
+            cpus=processors,
+            memory_mb=told.memory_mb,
+            user=told.user or _SOMEBODY,
+            account=told.account,
+            qos=told.qos,
+        )
         self.tales[id_] = JobTale(index, False, processors, self.now_s)
         return id_
 
@@ -199,7 +220,7 @@ class TraceCluster(SimulatedWorld):
         waiting = [
             job
             for job in self._books.known.values()
-            if job.partition == self.shape.low and job.state is JobState.PENDING
+            if job.partition in self.shape.low and job.state is JobState.PENDING
         ]
         for job in waiting:
             self.jobs.end(job, JobState.CANCELLED)

@@ -7,11 +7,13 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from functools import lru_cache
 from itertools import pairwise
+from math import ceil
 from pathlib import Path
 
 from backfill.sim.traces.files import ByteLines, open_lines
-from backfill.sim.traces.trace import LARGEST, NO_RUN_TIME, JobTrace, TraceBuilder, TraceError
+from backfill.sim.traces.trace import LARGEST, NO_RUN_TIME, JobDetails, JobTrace, TraceBuilder, TraceError
 
 ASK = "make the dump with `sacct -a -P -o JobID,Submit,Start,ElapsedRaw,ReqCPUS,AllocCPUS,Timelimit`"
 # Columns whose text is free: a separator inside one of them shifts the rest of its line.
@@ -52,6 +54,7 @@ class SacctJob:
     memory_mb: float | None
     max_rss_mb: float | None
     steps: int
+    details: JobDetails
     wall: bool  # its times are what the clocks there showed, and not seconds since 1970
 
 
@@ -176,8 +179,19 @@ def _parse(row: Row) -> SacctJob:
         memory_mb=memory_mb,
         max_rss_mb=parse_memory_mb(get("MaxRSS", "")),
         steps=0,
+        details=_details(
+            get("Partition", "").partition(",")[0],
+            *(get(column, "") for column in ("User", "Account", "QOS")),
+            0 if memory_mb is None else ceil(memory_mb),
+        ),
         wall=not (get("Submit") or get("Start", "")).isdecimal(),
     )
+
+
+@lru_cache
+def _details(partition: str, user: str, account: str, qos: str, memory_mb: int) -> JobDetails:
+    """Return one value for all jobs alike: a dump has millions."""
+    return JobDetails(partition, user, account, qos, memory_mb)
 
 
 def _count(row: Row, column: str, tres: str) -> int:
@@ -216,6 +230,7 @@ def _add(job: SacctJob, builder: TraceBuilder) -> None:
         order = (job.name.base << TASK_BITS) + job.name.task + 1
         if builder.add(order, submit_s, job.elapsed_s, processors, job.limit_s or -1, start_s):
             builder.labels.append(job.name.label)
+            builder.details.append(job.details)
             reasons = ((STILL_RUNNING, job.state in RUNS), (NO_LIMIT, job.limit_s == YEAR_S))
             builder.noted.update(reason for reason, holds in reasons if holds)
 

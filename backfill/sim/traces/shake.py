@@ -38,6 +38,8 @@ def shaken(trace: JobTrace, seed: int) -> JobTrace:
     builder.ticks_per_s = trace.ticks_per_s
     if trace.labels is not None:
         builder.labels = list(trace.labels)
+    if trace.details is not None:
+        builder.details = list(trace.details)
     builder.left_out.update(trace.left_out)
     return replace(
         builder.build(),

@@ -29,6 +29,23 @@ class TraceError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
+class JobDetails:
+    """What a source tells of a job besides its times and size; empty or 0: nothing.
+
+    `memory_mb` is what it was given on its node, or on all of its nodes together.
+    """
+
+    partition: str = ""
+    user: str = ""
+    account: str = ""
+    qos: str = ""
+    memory_mb: int = 0
+
+
+UNTOLD = JobDetails()
+
+
+@dataclass(frozen=True, slots=True)
 class JobTrace:
     """Jobs in queue order, that is by (submit, job id); one entry per job in every column.
 
@@ -55,6 +72,7 @@ class JobTrace:
     bound: int | None = None  # the tick at which a replay ends what it observes; None: when all is done
     starts: array[int] | None = None  # when they began in fact, -1 unknown; None: nobody has asked
     wall: bool = False  # its seconds since 1970 are what clocks of an unknown time zone showed
+    details: tuple[JobDetails, ...] | None = None  # None: the source tells nothing
 
     @property
     def begin(self) -> int:
@@ -81,6 +99,10 @@ class JobTrace:
         """Return the job's name as its source wrote it."""
         return str(self.job_id[index]) if self.labels is None else self.labels[index]
 
+    def told(self, index: int) -> JobDetails:
+        """Return what its source tells of the job."""
+        return UNTOLD if self.details is None else self.details[index]
+
     def fitting(self, processors: int) -> JobTrace:
         """Return the trace without the jobs that need more than this many processors."""
         if not len(self) or max(self.processors) <= processors:
@@ -105,6 +127,7 @@ class JobTrace:
             processors=take(self.processors),
             starts=None if self.starts is None else take(self.starts),
             labels=None if self.labels is None else tuple(map(self.labels.__getitem__, indices)),
+            details=None if self.details is None else tuple(map(self.details.__getitem__, indices)),
             left_out=left_out,
         )
 
@@ -112,13 +135,24 @@ class JobTrace:
 class TraceBuilder:
     """Collects jobs one by one, in any order, and applies the rules for odd ones."""
 
-    __slots__ = ("columns", "labels", "left_out", "noted", "starts", "ticks_per_s", "unix_start_s", "wall")
+    __slots__ = (
+        "columns",
+        "details",
+        "labels",
+        "left_out",
+        "noted",
+        "starts",
+        "ticks_per_s",
+        "unix_start_s",
+        "wall",
+    )
 
     def __init__(self, *, starts: bool = False) -> None:
         """Begin with none; `starts`: keep when they began in fact."""
         self.starts = array("q") if starts else None
         self.columns: tuple[array[int], ...] = tuple(array("q") for _ in range(5))
         self.labels: list[str] = []
+        self.details: list[JobDetails] = []
         self.left_out: Counter[str] = Counter()
         self.noted: Counter[str] = Counter()
         self.ticks_per_s = 1
@@ -175,6 +209,7 @@ class TraceBuilder:
             starts=self.starts,
             unix_start_s=self.unix_start_s,
             wall=self.wall,
+            details=tuple(self.details) if self.details else None,
         )
         if _in_order(ids, submits):
             return trace

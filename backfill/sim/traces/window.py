@@ -63,6 +63,8 @@ def cut(path: Path, trace: JobTrace, window: TraceWindow) -> JobTrace:
         builder.add(trace.job_id[index], submit, run, trace.processors[index], estimate)
         if trace.labels is not None:
             builder.labels.append(trace.labels[index])
+        if trace.details is not None:
+            builder.details.append(trace.details[index])
     return replace(builder.build(), origin=begin, bound=bound)
 
 

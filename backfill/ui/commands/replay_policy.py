@@ -10,14 +10,32 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from backfill.config import load
+from backfill.config import Config, load
 from backfill.config.problems import ConfigError
+from backfill.core.model.quantities import Resources
 from backfill.core.policy import PolicySet
 from backfill.sim.replay.beginning import beside, clock_s
 from backfill.sim.replay.costs import ReplayCosts, load_costs
-from backfill.sim.replay.fitting import MisfitError, depth_for, everywhere, low_jobs, memory_for, node_names
-from backfill.sim.replay.policy_replay import BrokenPromiseError, Setting, collected_seldom, reference, run
+from backfill.sim.replay.fitting import (
+    LOW_ALREADY,
+    MisfitError,
+    depth_for,
+    everywhere,
+    low_jobs,
+    memory_for,
+    node_names,
+    sides,
+)
+from backfill.sim.replay.policy_replay import (
+    BrokenPromiseError,
+    DaemonTerms,
+    Setting,
+    collected_seldom,
+    reference,
+    run,
+)
 from backfill.sim.replay.reservation_file import load_reservations
+from backfill.sim.replay.unplayed import unplayed
 from backfill.sim.scenarios.shipped import located
 from backfill.sim.schedulers.reservations import ReservationEntry
 from backfill.sim.traces.models import htc_pilot
@@ -40,9 +58,9 @@ def run_policy(args: argparse.Namespace) -> int:
     try:
         outputs = (args.jobs_csv, args.batsim_csv, args.perfetto, args.report)
         require_writable(outputs, (args.trace, args.policy, args.against, args.costs, args.reservations))
-        setting, policies = _input(args)
+        setting, policies, terms = _input(args)
         with collected_seldom():
-            played = _play(args, setting, policies)
+            played = _play(args, setting, policies, terms)
         for path, chunks in _outputs(args, setting, played):
             write_text(path, chunks)
     except (TraceError, ConfigError, MisfitError, OutputError) as error:
@@ -59,29 +77,34 @@ def run_policy(args: argparse.Namespace) -> int:
     return OK
 
 
-def _play(args: argparse.Namespace, setting: Setting, policies: dict[str, PolicySet]) -> list[Played]:
+def _play(
+    args: argparse.Namespace,
+    setting: Setting,
+    policies: Mapping[str, PolicySet],
+    terms: Mapping[str, DaemonTerms],
+) -> list[Played]:
     """One run without instances and one with each policy, all observed equally long, per seed."""
     drawn = args.report is not None or args.perfetto is not None
     bare = reference(setting, next(iter(policies.values())))
     played: list[Played] = []
     for name, one in policies.items():
         gantt = Gantt() if drawn else None
-        found = run(setting, one, bare.ledger.window.end_s, gantt)
+        found = run(setting, one, bare.ledger.window.end_s, gantt, terms=terms[name])
         played.append(Played(name, found, summary(found, bare), (), gantt))
     times = max(args.seeds, args.shake)
     if times == 1:
         return played
     repeats: dict[str, list[Summary]] = {one.name: [one.summary] for one in played}
     for seed in range(args.seed + 1, args.seed + times):
-        other = _seeded(args, setting, next(iter(policies.values())), seed)
+        other = _seeded(args, setting, policies.values(), seed)
         bare = reference(other, next(iter(policies.values())))
         for name, one in policies.items():
-            found = run(other, one, bare.ledger.window.end_s)
+            found = run(other, one, bare.ledger.window.end_s, terms=terms[name])
             repeats[name].append(summary(found, bare))
     return [replace(one, repeats=tuple(repeats[one.name])) for one in played]
 
 
-def _seeded(args: argparse.Namespace, setting: Setting, policies: PolicySet, seed: int) -> Setting:
+def _seeded(args: argparse.Namespace, setting: Setting, policies: Iterable[PolicySet], seed: int) -> Setting:
     """Return the same input with everything random drawn anew."""
     low, high = setting.low, setting.high
     if args.shake > 1:
@@ -108,15 +131,18 @@ def _outputs(
 # --- input ---------------------------------------------------------------------------------------
 
 
-def _input(args: argparse.Namespace) -> tuple[Setting, dict[str, PolicySet]]:
+def _input(args: argparse.Namespace) -> tuple[Setting, dict[str, PolicySet], dict[str, DaemonTerms]]:
     files = [args.policy] if args.against is None else [args.policy, args.against]
-    policies = _named(files, [load(path).policies for path in files])
+    configs = [load(path) for path in files]
+    policies = _named(files, [config.policies for config in configs])
+    terms = {name: _terms(config) for name, config in zip(policies, configs, strict=True)}
     if args.all_nodes:
         policies = {name: everywhere(one, args.cluster) for name, one in policies.items()}
     first = next(iter(policies.values()))
     need_same(policies)
-    high = fitted(args.trace, _trace(args), args.cluster.processors)
-    low = None if args.backlog is None else low_jobs(_backlog(args.backlog, args.seed, high), first)
+    high, own, told = _sides(args, first)
+    low = own if args.backlog is None else _backlog(args.backlog, args.seed, high)
+    low = None if low is None else low_jobs(low, policies.values())
     for title, trace in (("trace", high), ("backlog", low)):
         if trace is not None and trace.left_out:
             counts = describe_counts(trace.left_out.items())
@@ -124,8 +150,10 @@ def _input(args: argparse.Namespace) -> tuple[Setting, dict[str, PolicySet]]:
         if trace is not None and trace.noted:
             sys.stderr.write(f"noted in the {title}: {describe_counts(trace.noted.items())}\n")
     start_s, notes = clock_s(high, policies.values())
-    notes += told_early(high)
-    if low is not None and len(low) and not HTC.fullmatch(args.backlog):
+    named = zip(policies, configs, strict=True)
+    unmet = [note for name, config in named for note in unplayed(name, config, high, low)]
+    notes = (*notes, *told, *unmet)
+    if low is not None and len(low) and args.backlog is not None and not HTC.fullmatch(args.backlog):
         low, moved = beside(high, low)
         notes += moved
     sys.stderr.write("".join(f"note: {note}\n" for note in notes))
@@ -148,7 +176,31 @@ def _input(args: argparse.Namespace) -> tuple[Setting, dict[str, PolicySet]]:
         start_s=start_s,
         notes=notes,
     )
-    return setting, policies
+    return setting, policies, terms
+
+
+def _terms(config: Config) -> DaemonTerms:
+    keeps = {host.name: Resources(host.keep_cpus, host.keep_memory_mb) for host in config.hosts}
+    return DaemonTerms(config.daemon.poll_s, keeps)
+
+
+def _sides(
+    args: argparse.Namespace, policies: PolicySet
+) -> tuple[JobTrace, JobTrace | None, tuple[str, ...]]:
+    """Read the trace: its jobs of high priority, those of low priority, and what people must know."""
+    whole = fitted(args.trace, _trace(args), args.cluster.processors)
+    notes = told_early(whole)
+    high, low = sides(whole, policies.priorities)
+    if not len(high):
+        what = "has low-priority jobs only, as the policy has it"
+        raise TraceError(args.trace, 0, f"{what}; give a trace with others, and this one as --backlog")
+    if not len(low):
+        return high, None, notes
+    if args.backlog is not None:
+        left_out = {**high.left_out, LOW_ALREADY: len(low)}
+        return replace(high, left_out=left_out, origin=whole.origin), None, notes
+    told = f"{len(low)} jobs of the trace are low-priority as the policy has it, and wait for instances"
+    return high, low, (*notes, told)
 
 
 def _trace(args: argparse.Namespace) -> JobTrace:

@@ -37,6 +37,7 @@ class Summary:
     own_delay_s: Distribution  # from Slurm's allocation to the script's first command
     high_jobs: int
     low_completed: int
+    low_unfit: int  # no instance can carry them
     low_attempts_lost: int
     withdrawn: int
     saving_core_s: float
@@ -70,6 +71,7 @@ def summary(run: Run, reference: Run) -> Summary:
         own_delay_s=distribution(tale.wait_s for tale in high),
         high_jobs=len(high),
         low_completed=sum(tale.completed and tale.end_s <= window.end_s for tale in low),
+        low_unfit=run.unfit,
         low_attempts_lost=sum(tale.restarts for tale in low),
         withdrawn=run.withdrawn,
         saving_core_s=ledger.saving_core_s,
@@ -163,6 +165,7 @@ FIGURES = (
         lambda s: _core_h(s.harvest.overhead_core_s),
     ),
     Figure("low_completed", "low-priority jobs completed", "", 1, lambda s: s.low_completed),
+    Figure("low_unfit", "low-priority jobs that fit no instance", "", -1, lambda s: s.low_unfit),
     Figure("low_attempts_lost", "low-priority jobs started anew", "", -1, lambda s: s.low_attempts_lost),
     Figure("preemptions", "instances pushed aside", "", 0, lambda s: s.evictions.vacate_s.count),
     Figure("vacate_median_s", "room given back, median", "s", -1, lambda s: s.evictions.vacate_s.median),
