@@ -58,6 +58,9 @@ PILOTS = Family(
     "backfill_pilots", _GAUGE, "Pilots on demand that Slurm shows: waiting, or at work.", ("state",)
 )
 PAYLOADS = Family("backfill_pool_payloads_waiting", _GAUGE, "Payloads that wait, by the pool's latest word.")
+UP = Family(
+    "backfill_up", _GAUGE, "1 from a daemon; 0, with no other family, in a file written while none answered."
+)
 INFO = Family("backfill_info", _GAUGE, "Always 1; the label names the cluster.", ("cluster",))
 
 _Item = TypeVar("_Item")
@@ -72,6 +75,7 @@ def gauges(daemon: Daemon) -> Generator[None, None, list[Body]]:
     claims = world.claims.values()
     kinds = world.job_index.kinds_pending(policies.priorities.low)
     found = [
+        UP.gauges({(): 1.0}),
         INFO.gauges({(policies.cluster,): 1.0}),
         NODES.gauges({(phase.value,): float(world.fleet.count_in(phase)) for phase in Phase}),
         BARRED.gauges({(by,): float(by in world.barred) for by in ("journal", "lease")}),

@@ -25,7 +25,7 @@ from backfill.engine.families import Counts, Family, FamilyKind, Spreads
 from backfill.engine.metering import Meter
 from backfill.engine.work_account import _Work
 from backfill.ui.cli import main
-from backfill.ui.client import Client
+from backfill.ui.client import AskError, Client
 from backfill.ui.web.exposition import exposition
 from tests.unit.living_daemon import LivingDaemon, living, parked
 
@@ -132,6 +132,36 @@ def test_the_command_prints_what_prometheus_reads(
     assert "backfill_joins_total" in out.read_text()
     assert main(["metrics", "--out", str(tmp_path / "no" / "x"), "--socket", str(daemon.socket)]) == 65
     assert "cannot write" in capsys.readouterr().err
+
+
+def test_a_file_does_not_outlive_the_daemon_that_it_tells_of(
+    daemon: LivingDaemon, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """Left as it was, it would show a daemon at work for ever, and no alert could fire."""
+    out, nobody = tmp_path / "backfill.prom", tmp_path / "nobody.sock"
+    assert main(["metrics", "--out", str(out), "--socket", str(daemon.socket)]) == 0
+    assert "backfill_up 1.0" in out.read_text().splitlines()
+    assert main(["metrics", "--out", str(out), "--socket", str(nobody)]) == 69
+    assert "no daemon answers" in capsys.readouterr().err
+    samples = [line for line in out.read_text().splitlines() if not line.startswith("#")]
+    assert samples == ["backfill_up 0.0"]
+    assert main(["metrics", "--socket", str(nobody)]) == 69
+    assert capsys.readouterr().out == ""
+
+
+def test_of_a_daemon_that_one_may_not_ask_nothing_is_known(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is not said to be down; the file's age tells that something is wrong."""
+
+    def refused(client: Client, question: str) -> None:
+        raise AskError(f"you may not ask {client.path} for {question}", 77)
+
+    monkeypatch.setattr(Client, "ask_exactly", refused)
+    out = tmp_path / "backfill.prom"
+    assert main(["metrics", "--out", str(out)]) == 77
+    assert not out.exists()
+    assert "you may not ask" in capsys.readouterr().err
 
 
 def test_openmetrics_is_told_to_who_asks_for_it() -> None:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from backfill.ui.client import Asking, add_reading, guarded, print_json
+from backfill.ui.client import Answer, AskError, Asking, add_reading, guarded, print_json
 from backfill.ui.outfile import OutputError, write_text
-from backfill.ui.parser import BAD_DATA, OK, say
+from backfill.ui.parser import BAD_DATA, OK, UNAVAILABLE, say
 
 
 def add_metrics_arguments(parser: argparse.ArgumentParser) -> None:
@@ -28,13 +28,19 @@ def run_metrics(args: argparse.Namespace) -> int:
         if args.json:
             print_json(client.ask_exactly("metrics"))
             return OK
-        from backfill.ui.web.exposition import exposition  # only this needs the library
+        try:
+            families = client.ask_exactly("metrics")["families"]
+        except AskError as error:
+            # What was written before would look like a daemon at work for ever.
+            if args.out is not None and error.code == UNAVAILABLE:
+                from backfill.engine.gauges import UP
 
-        text, _ = exposition(client.ask_exactly("metrics")["families"])
+                write_text(args.out, [_text([UP.gauges({(): 0.0})])])
+            raise
         if args.out is None:
-            print(text, end="")
+            print(_text(families), end="")
         else:
-            write_text(args.out, [text])
+            write_text(args.out, [_text(families)])
         return OK
 
     try:
@@ -42,3 +48,9 @@ def run_metrics(args: argparse.Namespace) -> int:
     except OutputError as error:
         say(str(error))
         return BAD_DATA
+
+
+def _text(families: list[Answer]) -> str:
+    from backfill.ui.web.exposition import exposition  # only this needs the library
+
+    return exposition(families)[0]
