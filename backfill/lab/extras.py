@@ -25,7 +25,7 @@ from backfill.lab.spec import (
 )
 
 # What survives a pause of hours and a server that restarts: see docs/readiness.md.
-MOUNT_OPTIONS = "vers=4.1,proto=tcp,hard,timeo=50,retrans=3,noatime,nofail"
+MOUNT_OPTIONS = "vers=4.1,proto=tcp,hard,timeo=50,retrans=3,noatime,nofail,nosuid,nodev"
 # The same as in salt_states/controller/files.sls, where the reasons are.
 NFS_OPTIONS = "Only_Numeric_Owners = true; Lease_Lifetime = 60; Grace_Period = 10; Minor_Versions = 1;"
 _EXPORTS = (("home", "rw"), ("software", "ro"))
@@ -163,6 +163,7 @@ def lab_pillar(spec: LabSpec, lab_dir: Path) -> dict[str, Any]:
         "hosts": {name: host_address(name) for name in spec.host_names},
         "time": {"servers": [CONTROLLER_ADDRESS] if spec.time else [], "networks": [NETWORK]},
     }
+    values["files"]["networks"] = [NETWORK]
     values["files"]["mounts"] = [
         {"source": f"{CONTROLLER_ADDRESS}:/{name}", "at": f"/{name}", "writable": mode == "rw"}
         for name, mode in (_EXPORTS if spec.files else ())

@@ -1,4 +1,5 @@
-# Names before DNS: a black hole in the resolver must not hold up a boot.
+# Of an instance alone: names before DNS, since a black hole in the resolver must not hold up a boot.
+# On machines of the site its users, the names of its servers and more hang on these two files.
 hosts:
   file.managed:
     - name: /etc/hosts

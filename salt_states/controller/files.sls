@@ -1,5 +1,10 @@
 # The file server in user space: works with any kernel, and its restart is survived by every mount.
+# Whoever is in none of the networks gets what stands outside of CLIENT: nothing.
 {% from "backfill/service.jinja" import follow with context %}
+{%- set networks = pillar['backfill']['files']['networks'] | join(', ') %}
+{%- if not networks %}
+{{ raise('the pillar key backfill:files:networks is empty, so nobody could mount backfill:files:exports') }}
+{%- endif %}
 {% for export in pillar['backfill']['files']['exports'] %}
 export-{{ export.path }}:
   file.directory:
@@ -11,6 +16,7 @@ file-server:
     - name: /etc/ganesha/ganesha.conf
     - mode: '0644'
     - makedirs: true
+    - backup: minion
     - contents: |
         # Written by Salt.
         NFS_CORE_PARAM { Protocols = 4; NFS_Port = 2049; Enable_NLM = false; Enable_RQUOTA = false; }
@@ -22,10 +28,15 @@ file-server:
           Export_Id = {{ loop.index }};
           Path = {{ export.path }};
           Pseudo = {{ export.at }};
-          Access_Type = {{ 'RW' if export.get('writable') else 'RO' }};
-          Squash = No_Root_Squash;
+          Access_Type = None;
+          Squash = {{ 'No_Root_Squash' if export.get('trust_root') else 'Root_Squash' }};
           SecType = sys;
           Transports = TCP;
+          CLIENT {
+            Clients = {{ networks }};
+            Protocols = 4;
+            Access_Type = {{ 'RW' if export.get('writable') else 'RO' }};
+          }
           FSAL { Name = VFS; }
         }
         {%- endfor %}

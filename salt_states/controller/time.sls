@@ -1,13 +1,14 @@
-# The cluster's time server. `local`: nodes agree with the controller even when it is cut off.
+# The cluster's time server, between the site's and the nodes. `local`: nodes agree with the controller even when it is cut off.
 {% from "backfill/service.jinja" import follow with context %}
 time-server:
   file.managed:
     - name: /etc/chrony/chrony.conf
     - mode: '0644'
     - makedirs: true
+    - backup: minion
     - contents: |
         # Written by Salt.
-        {%- for server in pillar['backfill']['time'].get('upstream', []) %}
+        {%- for server in pillar['backfill']['time']['upstream'] %}
         server {{ server }} iburst
         {%- endfor %}
         {%- for network in pillar['backfill']['time']['networks'] %}

@@ -4,11 +4,15 @@
 {% from "backfill/guard.jinja" import demand with context %}
 {{- demand('node') }}
 include:
+{%- if grains['backfill']['kind'] == 'virtual' %}
   - backfill.hosts
+{%- endif %}
   - backfill.people
   - backfill.munge
   - node.limits
+{%- if grains['backfill']['kind'] == 'virtual' or pillar['backfill']['time'].get('upstream') %}
   - node.time
+{%- endif %}
   - node.files
   - node.slurmd
   - node.done

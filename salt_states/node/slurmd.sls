@@ -19,6 +19,7 @@ slurmd-defaults:
   file.managed:
     - name: /etc/default/slurmd
     - mode: '0644'
+    - backup: minion
     - contents: |
         # Written by Salt.
         SLURMD_OPTIONS="--conf-server {{ controller.address }}:{{ controller.port }}{{ own }} {{ more }}"

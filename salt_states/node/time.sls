@@ -1,10 +1,11 @@
-# The clock follows the controller's; after a pause it is stepped at once, however far it is off.
+# The clock follows the servers that the pillar names; after a pause it is stepped at once, however far it is off.
 {% from "backfill/service.jinja" import follow with context %}
 time-client:
   file.managed:
     - name: /etc/chrony/chrony.conf
     - mode: '0644'
     - makedirs: true
+    - backup: minion
     - contents: |
         # Written by Salt.
         {%- for server in pillar['backfill']['time']['servers'] %}
@@ -12,6 +13,8 @@ time-client:
         {%- endfor %}
         makestep 0.1 -1
         driftfile /var/lib/chrony/chrony.drift
-        pidfile /run/chronyd.pid
         cmdport 0
+        {%- if grains['backfill']['kind'] == 'virtual' %}
+        pidfile /run/chronyd.pid
+        {%- endif %}
 {{ follow('time', 'chrony', 'chronyd', ['time-client']) }}

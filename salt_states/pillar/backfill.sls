@@ -1,4 +1,5 @@
-# A sample: copy it, put your own values in, and keep the file readable by the master alone.
+# A sample: copy it, put your own values in, and keep the file readable by the master alone. What is
+# commented out may be left out.
 backfill:
   schema: 1
   cluster: sample
@@ -9,6 +10,11 @@ backfill:
   munge:
     # base64 of /etc/munge/munge.key; this one is nobody's.
     key_base64: c2FtcGxlIGtleSBvZiBub2JvZHksIGxvbmcgZW5vdWdoIGZvciBtdW5nZQ==
+  # services: leave        # the states start and restart no service
+  # slurmctld_parameters: [cloud_reg_addrs]  # all that slurm.conf has there: the line of Salt's comes later
+  # max_nodes: 1000        # MaxNodeCount
+  # What /etc/hosts of instances holds; with `dns: true` they ask the name servers for all other names.
+  # dns: true
   hosts:
     bm1: 10.77.0.11
     bm2: 10.77.0.12
@@ -17,9 +23,15 @@ backfill:
   users:
     - {name: ada, uid: 5001, gid: 5000, home: /home/ada}
   time:
-    servers: [10.77.0.1]
+    # The servers from which bare metal has its time. With `upstream` the controller is one: it follows these
+    # and serves `networks`. Salt then owns its chrony, and that of bare metal.
+    servers: [10.77.0.2]
+    # upstream: [10.77.0.2]
     networks: [10.77.0.0/16]
   files:
+    # Who may mount what the controller exports: root of such a machine can act as any user there. As root
+    # only where the export says `trust_root: true`. With `exports: []` the file server stays the site's.
+    networks: [10.77.0.0/16]
     exports:
       - {path: /srv/backfill/home, at: /home, writable: true}
       - {path: /srv/backfill/software, at: /software}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import yaml
@@ -116,7 +117,7 @@ def test_two_minions_with_one_id_are_no_more_after_the_next_enrolment(rig: SaltR
 
 def test_the_controllers_states_are_applied(rig: SaltRig) -> None:
     """Its role is run for real, in a root of its own; a second run finds nothing to do, and the
-    programs that are to read the files take them.
+    programs that are to read the files take them. What is the site's stays.
     """
     key = rig.provisioner._ask("make_key", id="head")
     grains = {"backfill": {"role": "controller", "kind": "metal"}}
@@ -130,7 +131,11 @@ def test_the_controllers_states_are_applied(rig: SaltRig) -> None:
     program.parent.mkdir(exist_ok=True)
     program.write_text(_BACKFILL)
     program.chmod(0o755)
-    rig.pillar(**people, slurm={"policy": "/etc/backfill/policy.yaml", "program": str(program)})
+    rig.pillar(
+        **people,
+        slurm={"policy": "/etc/backfill/policy.yaml", "program": str(program)},
+        time={"servers": ["10.77.0.1"], "networks": ["10.77.0.0/16"], "upstream": ["10.77.0.2"]},
+    )
     try:
         rig.start(
             "head",
@@ -147,6 +152,9 @@ def test_the_controllers_states_are_applied(rig: SaltRig) -> None:
         assert rig.provisioner.apply(["head"], test=True)["head"].changed == ()
         time = rig.in_minion("head", "chronyd -p -f /etc/chrony/chrony.conf")
         assert "allow 10.77.0.0/16" in time
+        assert "server 10.77.0.2 iburst" in time
+        for path in ("/etc/hosts", "/etc/nsswitch.conf"):
+            assert rig.in_minion("head", f"cat {path}") == Path(path).read_text()
         assert "Pseudo = /home;" in rig.in_minion("head", "cat /etc/ganesha/ganesha.conf")
         slurm = rig.in_minion("head", "cat /etc/slurm/backfill-site.conf")
         assert "SlurmctldParameters=enable_configless" in slurm
@@ -162,7 +170,7 @@ def test_the_controllers_states_are_applied(rig: SaltRig) -> None:
         assert found.splitlines() == ["uid=61235(salty) gid=61234(salted) groups=61234(salted)", "munge 400"]
         rig.stop("head")
     finally:
-        rig.pillar(groups=[], users=[])
+        rig.pillar(groups=[], users=[], time={"servers": [], "networks": ["10.77.0.0/16"]})
 
 
 SLURM = STATES / "_states/backfill_slurm.py"

@@ -116,6 +116,80 @@ def test_kinds_differ_where_they_must(render: Renderer) -> None:
     assert "service" in services["metal"]
 
 
+def owned(found: dict[str, Any]) -> dict[str, Any]:
+    """The states of files, by path."""
+    assert found["errors"] == []
+    return {s["name"]: s for s in found["states"] if s["state"] == "file" and s["fun"] == "managed"}
+
+
+def with_values(section: str, **values: object) -> dict[str, Any]:
+    """The sample pillar with other values in one section."""
+    pillar = copy.deepcopy(_PILLAR)
+    pillar["backfill"][section] |= values
+    return pillar
+
+
+_SITES = {"/etc/hosts", "/etc/nsswitch.conf", "/etc/chrony/chrony.conf"}
+
+
+@pytest.mark.parametrize("role", ["node", "controller"])
+def test_names_and_clock_of_a_site_stay_its_own(render: Renderer, role: str) -> None:
+    """Its users come from sssd and its time from its servers; only an instance has none of both."""
+    assert not _SITES & owned(render(role, "metal")).keys()
+    assert owned(render("node", "virtual")).keys() >= _SITES
+
+
+def test_the_clock_is_taken_over_where_the_pillar_says_whom_to_follow(render: Renderer) -> None:
+    """Then the controller stands between the site's servers and the nodes; what was there is kept."""
+    pillar = with_values("time", upstream=["ntp.site"], servers=["10.77.0.1"])
+    head = owned(render("controller", "metal", pillar))["/etc/chrony/chrony.conf"]
+    assert "server ntp.site iburst" in head["contents"]
+    assert "allow 10.77.0.0/16" in head["contents"]
+    node = owned(render("node", "metal", pillar))["/etc/chrony/chrony.conf"]
+    assert "server 10.77.0.1 iburst" in node["contents"]
+    assert "pidfile" not in node["contents"]  # systemd's unit waits for the one that it names
+    assert (head["backup"], node["backup"]) == ("minion", "minion")
+
+
+def test_exports_are_for_the_named_networks_and_root_is_nobody_there(render: Renderer) -> None:
+    pillar = with_values("files", networks=["10.1.0.0/16", "bm7"])
+    pillar["backfill"]["files"]["exports"][1]["trust_root"] = True
+    server = owned(render("controller", "metal", pillar))["/etc/ganesha/ganesha.conf"]
+    home, software = server["contents"].split("EXPORT {")[1:]
+    for export, access, squash in ((home, "RW", "Root_Squash"), (software, "RO", "No_Root_Squash")):
+        outside, client = export.split("CLIENT {")
+        assert "Access_Type = None;" in outside
+        assert f"Squash = {squash};" in outside
+        given = client.partition("}")[0].split("\n")
+        assert [line.strip() for line in given if line.strip()] == [
+            "Clients = 10.1.0.0/16, bm7;",
+            "Protocols = 4;",
+            f"Access_Type = {access};",
+        ]
+    assert server["backup"] == "minion"
+
+
+def test_exports_for_nobody_are_refused(render: Renderer) -> None:
+    told = " ".join(render("controller", "metal", with_values("files", networks=[]))["errors"])
+    assert "backfill:files:networks is empty" in told
+
+
+def test_a_site_with_a_file_server_of_its_own_keeps_it(render: Renderer) -> None:
+    found = render("controller", "metal", with_values("files", exports=[], networks=[]))
+    assert "/etc/ganesha/ganesha.conf" not in owned(found)
+    assert "files" not in {s["__id__"] for s in found["states"]}
+
+
+@pytest.mark.parametrize("kind", ["virtual", "metal"])
+def test_no_program_of_a_home_runs_as_root(render: Renderer, kind: str) -> None:
+    """And a mount without these options, as a running node has it, is not made anew under its jobs."""
+    mounts = [s for s in render("node", kind)["states"] if s["state"] == "mount"]
+    assert len(mounts) == 2
+    for mount in mounts:
+        assert {"nosuid", "nodev"} <= set(mount["opts"].split(","))
+        assert {"nosuid", "nodev"} <= set(mount["extra_mount_invisible_options"])
+
+
 def test_the_mark_of_success_comes_last(render: Renderer) -> None:
     """The proof looks for the mark, so no state may come after it."""
     assert render("node", "virtual")["states"][-1]["__id__"] == "converged"
@@ -152,3 +226,27 @@ def test_a_pillar_of_wrong_kinds_fails(render: Renderer) -> None:
     pillar = copy.deepcopy(_PILLAR)
     pillar["backfill"]["users"] = "ada"
     assert "backfill:users is missing or not a list" in " ".join(render("node", "virtual", pillar)["errors"])
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "kind"),
+    [
+        ("dns", "yes", "flag"),
+        ("max_nodes", "many", "number"),
+        ("services", False, "string"),
+        ("slurmctld_parameters", "cloud_reg_addrs", "list"),
+        ("time:upstream", "ntp.site", "list"),
+    ],
+)
+def test_what_may_be_left_out_is_checked_where_it_is_given(
+    render: Renderer, key: str, value: object, kind: str
+) -> None:
+    """A name where a list is needed would become one server for each of its letters."""
+    pillar = copy.deepcopy(_PILLAR)
+    *way, last = key.split(":")
+    place = pillar["backfill"]
+    for step in way:
+        place = place[step]
+    place[last] = value
+    told = " ".join(render("controller", "metal", pillar)["errors"])
+    assert f"backfill:{key} is not a {kind}" in told

@@ -50,7 +50,7 @@ def test_everything_that_holds_is_counted(check: Check, tmp_path: Path) -> None:
     found = check(
         stated(
             [
-                state("file.managed", str(path), contents="a\nb", mode="0644"),
+                state("file.managed", str(path), contents="a\nb", mode="0644", backup="minion"),
                 state("file.directory", str(tmp_path), mode="0700"),
                 state("group.present", "root", gid=0),
                 state("user.present", "root", uid=0, gid=0, home="/root", shell="/bin/bash"),

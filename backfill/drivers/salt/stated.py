@@ -39,7 +39,7 @@ _FRAME = {
 # Beside that, what of a kind the guest compares, or what has no outcome of its own. A state that
 # says anything else (`unless`, `groups`, `recurse`, a template) is proven by a run only.
 _UNDERSTOOD = {
-    "file.managed": "contents mode user group makedirs replace show_changes",
+    "file.managed": "contents mode user group makedirs replace show_changes backup",
     "file.decode": "contents_pillar checksum",
     "file.directory": "mode user group makedirs",
     "mount.mounted": "device fstype opts persist mkmnt mount extra_mount_invisible_options",
