@@ -120,7 +120,12 @@ def main() -> int:
         found[name] = summary(played, bare)
     _print(found, every_s)
     keyed = {
-        name: {figure.key: round(figure.of(one), 4) for figure in FIGURES if figure.key in SHOWN}
+        name: {
+            figure.key: None if value is None else round(value, 4)
+            for figure in FIGURES
+            if figure.key in SHOWN
+            for value in [figure.of(one)]
+        }
         for name, one in found.items()
     }
     line = {"bench": "value", "jobs": len(high), "saves_every_s": round(every_s), **keyed}

@@ -259,3 +259,24 @@ def test_measures_of_the_jobs_themselves(files: Path, capsys: pytest.CaptureFixt
     assert found["high_pp_slowdown_mean"] == pytest.approx(1.0, abs=0.02)
     assert found["makespan_s"] == pytest.approx(1560, abs=1.0)
     assert found["low_slowdown_mean"] >= 1.0
+
+
+def test_repeats_show_means(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Beside differences of means stands no figure of one seed alone."""
+    options = ("--backlog", "htc:1:40", "--against", str(files / "kill.yaml"), "--seeds", "3")
+    assert replayed(files, *options, "--json") == 0
+    found = json.loads(capsys.readouterr().out)
+    pause, kill = (found["means"][name]["low_turnaround_mean_s"] for name in ("pause.yaml", "kill.yaml"))
+    assert kill - pause == pytest.approx(found["intervals"]["low_turnaround_mean_s"]["mean"])
+    assert pause != found["policies"]["pause.yaml"]["low_turnaround_mean_s"]
+    page = files / "page.html"
+    assert replayed(files, *options, "--report", str(page)) == 0
+    told = f"figures are means of 3 seeds; single jobs, refusals and timelines are of seed {found['seed']}"
+    printed = capsys.readouterr().out
+    (row,) = [line for line in printed.splitlines() if line.startswith("low job that ended: turnaround")]
+    shown = f"{pause:.1f} s"
+    assert shown in row
+    html = page.read_text()
+    assert told in printed
+    assert told in html
+    assert f"<td>{shown}</td>" in html

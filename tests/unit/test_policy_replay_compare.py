@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from backfill.core.model.measures import Eviction, Harvest, distribution, eviction_measures, paired_delay
-from backfill.ui.report.comparison import differences, interval, paired
+from backfill.ui.report.comparison import difference, differences, interval, paired
 from backfill.ui.report.figures import FIGURES, Summary, plain
 from backfill.ui.report.replay_text import told_time
 
@@ -45,6 +45,30 @@ def test_every_difference_is_a_sentence_with_a_verdict() -> None:
     )
     assert "Preemptions by pause: 0 with b, 2 with a." in found
     assert not any(text.startswith("Overhead") for text in found)
+
+
+def test_what_nobody_has_is_not_compared() -> None:
+    """A policy that pushed nothing aside gave no room back in no time; it is no better for that."""
+    second = replace(FIRST, evictions=eviction_measures([]))
+    found = list(differences("a", [FIRST], "b", [second]))
+    assert not any(text.startswith("Room given back") for text in found)
+    assert "No instance was pushed aside with b: how fast room was given back cannot be compared." in found
+    by = {figure.key: figure for figure in FIGURES}
+    assert by["vacate_median_s"].shown(by["vacate_median_s"].of(second)) == "-"
+    assert plain(second)["vacate_median_s"] is None
+    assert plain(second)["vacate_s"] == dict.fromkeys(("mean", "median", "p90", "p99", "maximum")) | {
+        "count": 0
+    }
+    assert difference(by["vacate_median_s"], [FIRST, FIRST], [second, FIRST]).count == 1
+
+
+def test_counts_of_several_runs_are_means() -> None:
+    """As the sentences are, so that the two fit."""
+    more = replace(FIRST, low_completed=13, evictions=eviction_measures([Eviction("pause", 1.0, 1.003)]))
+    found = list(differences("a", [FIRST, FIRST], "b", [FIRST, more]))
+    assert "Preemptions by pause: 1.5 with b, 2.0 with a." in found
+    by = {figure.key: figure for figure in FIGURES}
+    assert by["low_completed"].mean([FIRST, more]) == 11.5
 
 
 def test_no_difference_is_said() -> None:

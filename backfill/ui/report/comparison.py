@@ -21,32 +21,41 @@ def differences(one: str, first: Sequence[Summary], other: str, second: Sequence
     """
     told = False
     for figure in FIGURES:
-        before, after = _mean(figure, first), _mean(figure, second)
-        if worth_telling(figure, first, second):
+        before, after = figure.mean(first), figure.mean(second)
+        if before is not None and after is not None and worth_telling(figure, first, second):
             told = True
             yield _sentence(figure, one, before, other, after) + _sure(figure, first, second)
     for rung in sorted({rung for s in (*first, *second) for rung in s.evictions.by_rung}):
-        counts = [sum(s.evictions.by_rung.get(rung, 0) for s in each) for each in (first, second)]
+        counts = [shown_count([s.evictions.by_rung.get(rung, 0) for s in each]) for each in (first, second)]
         if counts[0] != counts[1]:
             told = True
             yield f"Preemptions by {rung}: {counts[1]} with {other}, {counts[0]} with {one}."
+    pushed = [any(s.evictions.vacate_s.count for s in each) for each in (first, second)]
+    if pushed[0] != pushed[1]:
+        name = one if pushed[1] else other
+        yield f"No instance was pushed aside with {name}: how fast room was given back cannot be compared."
     if not told:
         yield f"{other} makes no difference to {one} on this input."
 
 
 def worth_telling(figure: Figure, first: Sequence[Summary], second: Sequence[Summary]) -> bool:
-    """Return True if the means differ by so much that it matters to a person."""
-    before, after = _mean(figure, first), _mean(figure, second)
+    """Return True if there are means of both, and they differ by so much that it matters to a person."""
+    before, after = figure.mean(first), figure.mean(second)
+    if before is None or after is None:
+        return False
     return abs(after - before) > _SAME * max(abs(before), abs(after))
 
 
 def difference(figure: Figure, first: Sequence[Summary], second: Sequence[Summary]) -> Interval:
-    """Return the paired difference of one figure."""
-    return paired([figure.of(s) for s in first], [figure.of(s) for s in second])
+    """Return the paired difference of one figure, of the runs in which both have it."""
+    values = [(figure.of(a), figure.of(b)) for a, b in zip(first, second, strict=True)]
+    both = [(a, b) for a, b in values if a is not None and b is not None]
+    return paired([a for a, _ in both], [b for _, b in both])
 
 
-def _mean(figure: Figure, summaries: Sequence[Summary]) -> float:
-    return sum(figure.of(s) for s in summaries) / len(summaries)
+def shown_count(counts: Sequence[int]) -> str:
+    """Write how many there were, on average where there was more than one run."""
+    return f"{fmean(counts):.1f}" if len(counts) > 1 else f"{counts[0]}"
 
 
 def _sure(figure: Figure, first: Sequence[Summary], second: Sequence[Summary]) -> str:

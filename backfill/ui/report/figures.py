@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass
 from functools import partial
+from statistics import fmean
 
 from backfill.core.model.measures import (
     CORE_S_PER_CORE_H,
@@ -98,16 +99,26 @@ def _of_jobs(tales: Iterable[JobTale], capacity: int) -> JobMeasures:
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """One row. `unit` is "%" for shares; `better`: 1 more is, -1 less is, 0 neither."""
+    """One row. `unit` is "%" for shares; `better`: 1 more is, -1 less is, 0 neither.
+
+    `of` returns None where there is nothing that it could be of.
+    """
 
     key: str
     title: str
     unit: str
     better: int
-    of: Callable[[Summary], float]
+    of: Callable[[Summary], float | None]
 
-    def shown(self, value: float) -> str:
+    def mean(self, summaries: Iterable[Summary]) -> float | None:
+        """Return the mean over those that have it."""
+        values = [value for one in summaries if (value := self.of(one)) is not None]
+        return fmean(values) if values else None
+
+    def shown(self, value: float | None) -> str:
         """Write the value for people, with its unit."""
+        if value is None:
+            return "-"
         unit = "" if self.unit == "x" else self.unit
         return f"{self._digits(value)} {unit}".rstrip()
 
@@ -135,6 +146,15 @@ class Figure:
         return f"{value:.1f}"
 
 
+def _if_any(of: Distribution, value: float) -> float | None:
+    return value if of.count else None
+
+
+def _used(harvest: Harvest) -> bool:
+    """Return True if instances took anything at all."""
+    return harvest.goodput_core_s + harvest.badput_core_s + harvest.overhead_core_s > 0.0
+
+
 def _core_h(core_s: float) -> float:
     return core_s / CORE_S_PER_CORE_H
 
@@ -153,7 +173,11 @@ FIGURES = (
         "harvested_fraction", "harvested share of idle time", "%", 1, lambda s: s.harvest.harvested_fraction
     ),
     Figure(
-        "goodput_share", "goodput, share of what instances used", "%", 1, lambda s: s.harvest.goodput_share
+        "goodput_share",
+        "goodput, share of what instances used",
+        "%",
+        1,
+        lambda s: s.harvest.goodput_share if _used(s.harvest) else None,
     ),
     Figure("goodput_core_h", "goodput", "core h", 1, lambda s: _core_h(s.harvest.goodput_core_s)),
     Figure("badput_core_h", "badput (lost work)", "core h", -1, lambda s: s.harvest.lost_core_h),
@@ -168,43 +192,75 @@ FIGURES = (
     Figure("low_unfit", "low-priority jobs that fit no instance", "", -1, lambda s: s.low_unfit),
     Figure("low_attempts_lost", "low-priority jobs started anew", "", -1, lambda s: s.low_attempts_lost),
     Figure("preemptions", "instances pushed aside", "", 0, lambda s: s.evictions.vacate_s.count),
-    Figure("vacate_median_s", "room given back, median", "s", -1, lambda s: s.evictions.vacate_s.median),
-    Figure("vacate_p99_s", "room given back, p99", "s", -1, lambda s: s.evictions.vacate_s.p99),
-    Figure("vacate_max_s", "room given back, slowest", "s", -1, lambda s: s.evictions.vacate_s.maximum),
+    Figure(
+        "vacate_median_s",
+        "room given back, median",
+        "s",
+        -1,
+        lambda s: _if_any(s.evictions.vacate_s, s.evictions.vacate_s.median),
+    ),
+    Figure(
+        "vacate_p99_s",
+        "room given back, p99",
+        "s",
+        -1,
+        lambda s: _if_any(s.evictions.vacate_s, s.evictions.vacate_s.p99),
+    ),
+    Figure(
+        "vacate_max_s",
+        "room given back, slowest",
+        "s",
+        -1,
+        lambda s: _if_any(s.evictions.vacate_s, s.evictions.vacate_s.maximum),
+    ),
     Figure(
         "own_delay_mean_s",
         "high job: allocation to first command, mean",
         "s",
         -1,
-        lambda s: s.own_delay_s.mean,
+        lambda s: _if_any(s.own_delay_s, s.own_delay_s.mean),
     ),
     Figure(
-        "own_delay_p99_s", "high job: allocation to first command, p99", "s", -1, lambda s: s.own_delay_s.p99
+        "own_delay_p99_s",
+        "high job: allocation to first command, p99",
+        "s",
+        -1,
+        lambda s: _if_any(s.own_delay_s, s.own_delay_s.p99),
     ),
     Figure(
         "own_delay_max_s",
         "high job: allocation to first command, max",
         "s",
         -1,
-        lambda s: s.own_delay_s.maximum,
+        lambda s: _if_any(s.own_delay_s, s.own_delay_s.maximum),
     ),
-    Figure("high_wait_mean_s", "high job: wait, mean", "s", -1, lambda s: s.high.wait_s.mean),
     Figure(
-        "high_turnaround_mean_s", "high job: turnaround, mean", "s", -1, lambda s: s.high.turnaround_s.mean
+        "high_wait_mean_s",
+        "high job: wait, mean",
+        "s",
+        -1,
+        lambda s: _if_any(s.high.wait_s, s.high.wait_s.mean),
+    ),
+    Figure(
+        "high_turnaround_mean_s",
+        "high job: turnaround, mean",
+        "s",
+        -1,
+        lambda s: _if_any(s.high.turnaround_s, s.high.turnaround_s.mean),
     ),
     Figure(
         "high_slowdown_mean",
         "high job: bounded slowdown, mean",
         "x",
         -1,
-        lambda s: s.high.bounded_slowdown.mean,
+        lambda s: _if_any(s.high.bounded_slowdown, s.high.bounded_slowdown.mean),
     ),
     Figure(
         "high_pp_slowdown_mean",
         "high job: the same per processor, mean",
         "x",
         -1,
-        lambda s: s.high.per_processor_bounded_slowdown.mean,
+        lambda s: _if_any(s.high.per_processor_bounded_slowdown, s.high.per_processor_bounded_slowdown.mean),
     ),
     Figure("makespan_s", "makespan of high-priority jobs", "s", -1, lambda s: s.high.makespan_s),
     Figure(
@@ -212,31 +268,35 @@ FIGURES = (
         "low job that ended: turnaround, mean",
         "s",
         0,
-        lambda s: s.low.turnaround_s.mean,
+        lambda s: _if_any(s.low.turnaround_s, s.low.turnaround_s.mean),
     ),
     Figure(
         "low_slowdown_mean",
         "low job that ended: bounded slowdown, mean",
         "x",
         0,
-        lambda s: s.low.bounded_slowdown.mean,
+        lambda s: _if_any(s.low.bounded_slowdown, s.low.bounded_slowdown.mean),
     ),
     Figure(
         "delay_mean_s",
         "high job: later than without instances, mean",
         "s",
         -1,
-        lambda s: s.delay.delay_s.mean,
+        lambda s: _if_any(s.delay.delay_s, s.delay.delay_s.mean),
     ),
     Figure(
-        "delay_p99_s", "high job: later than without instances, p99", "s", -1, lambda s: s.delay.delay_s.p99
+        "delay_p99_s",
+        "high job: later than without instances, p99",
+        "s",
+        -1,
+        lambda s: _if_any(s.delay.delay_s, s.delay.delay_s.p99),
     ),
     Figure(
         "delay_max_s",
         "high job: later than without instances, max",
         "s",
         -1,
-        lambda s: s.delay.delay_s.maximum,
+        lambda s: _if_any(s.delay.delay_s, s.delay.delay_s.maximum),
     ),
 )
 
@@ -259,9 +319,9 @@ def plain(summary: Summary) -> dict[str, object]:
     return {
         **{figure.key: figure.of(summary) for figure in FIGURES},
         "preemptions_by_rung": dict(summary.evictions.by_rung),
-        "vacate_s": asdict(summary.evictions.vacate_s),
-        "own_delay_s": asdict(summary.own_delay_s),
-        "delay_s": asdict(summary.delay.delay_s),
+        "vacate_s": _spread(summary.evictions.vacate_s),
+        "own_delay_s": _spread(summary.own_delay_s),
+        "delay_s": _spread(summary.delay.delay_s),
         "delayed": summary.delay.delayed,
         "unpaired": summary.delay.unpaired,
         "high_jobs": summary.high_jobs,
@@ -272,3 +332,7 @@ def plain(summary: Summary) -> dict[str, object]:
         "refusals": dict(summary.refusals),
         "badput_core_h_by_cause": {why: _core_h(lost) for why, lost in summary.badput_core_s.items()},
     }
+
+
+def _spread(found: Distribution) -> dict[str, float | None]:
+    return {key: value if key == "count" else _if_any(found, value) for key, value in asdict(found).items()}

@@ -11,7 +11,7 @@ from backfill.ui.report.comparison import difference, worth_telling
 from backfill.ui.report.figures import FIGURES, Figure, figures_by_cause
 from backfill.ui.report.gantt import Look
 from backfill.ui.report.replay_exports import spans_of
-from backfill.ui.report.replay_text import Played, told_differences, told_time
+from backfill.ui.report.replay_text import Played, told_differences, told_repeats, told_time
 from backfill.ui.report.style import escape
 
 # After Okabe and Ito, as in the report of the demo, and a pattern of replay.css and timelines.js, so that
@@ -68,6 +68,8 @@ def _head(setting: Setting, played: Sequence[Played], names: str) -> str:
         f"{setting.scheduler}, {setting.tie}, seed{'s' if seeds > 1 else ''} {setting.seed}"
         + (f" to {setting.seed + seeds - 1}" if seeds > 1 else "")
     )
+    if told := told_repeats(setting, played):
+        about += f"<br>{told}"
     body = f'<h1>Replay with {escape(names)}</h1><p class="soft">{about}</p>'
     if len(played) == 2:
         items = "".join(f"<li>{escape(text)}</li>" for text in told_differences(played))
@@ -87,10 +89,10 @@ def _table(played: Sequence[Played]) -> str:
 
 
 def _row(figure: Figure, played: Sequence[Played]) -> str:
-    cells = "".join(f"<td>{escape(figure.shown(figure.of(one.summary)))}</td>" for one in played)
+    cells = "".join(f"<td>{escape(figure.shown(figure.mean(one.summaries)))}</td>" for one in played)
     if len(played) == 2:
         found = difference(figure, played[0].summaries, played[1].summaries)
-        text = figure.change(found.mean, found.half if found.count > 1 else None)
+        text = figure.change(found.mean, found.half if found.count > 1 else None) if found.count else "-"
         good = figure.better * found.mean
         first, second = (one.summaries for one in played)
         sure = found.sure if found.count > 1 else worth_telling(figure, first, second)

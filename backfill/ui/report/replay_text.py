@@ -9,8 +9,8 @@ from itertools import islice
 from backfill.sim.replay.bare import ROWS_PER_CHUNK, quoted
 from backfill.sim.replay.policy_replay import Run, Setting
 from backfill.sim.replay.trace_cluster import JobTale
-from backfill.ui.report.comparison import difference, differences
-from backfill.ui.report.figures import FIGURES, Summary, figures_by_cause, plain
+from backfill.ui.report.comparison import difference, differences, shown_count
+from backfill.ui.report.figures import FIGURES, Figure, Summary, figures_by_cause, plain
 from backfill.ui.report.gantt import Gantt
 
 # The first five columns are those of a replay without instances.
@@ -56,24 +56,40 @@ def text_lines(setting: Setting, played: Sequence[Played]) -> Iterator[str]:
         f"{low} low-priority jobs for instances, {told_time(first.window_s)} observed, "
         f"{setting.scheduler}, {setting.tie}"
     )
+    if told := told_repeats(setting, played):
+        yield told
     yield f"{'':46}" + "".join(f"{one.name[-22:]:>24}" for one in played)
     for figure in FIGURES:
-        values = "".join(f"{figure.shown(figure.of(one.summary)):>24}" for one in played)
-        yield f"{figure.title:46}{values}"
-    for rung in sorted({rung for one in played for rung in one.summary.evictions.by_rung}):
-        values = "".join(f"{one.summary.evictions.by_rung.get(rung, 0):>24}" for one in played)
-        yield f"{'preemptions by ' + rung:46}{values}"
-    for figure in figures_by_cause(one.summary for one in played):
-        values = "".join(f"{figure.shown(figure.of(one.summary)):>24}" for one in played)
-        yield f"{figure.title:46}{values}"
+        yield _means(figure, played)
+    summaries = [summary for one in played for summary in one.summaries]
+    for rung in sorted({rung for summary in summaries for rung in summary.evictions.by_rung}):
+        counts = ([summary.evictions.by_rung.get(rung, 0) for summary in one.summaries] for one in played)
+        yield f"{'preemptions by ' + rung:46}" + "".join(f"{shown_count(each):>24}" for each in counts)
+    for figure in figures_by_cause(summaries):
+        yield _means(figure, played)
     for step in first.steps:
-        values = "".join(f"{one.summary.steps[step]:>24}" for one in played)
-        yield f"{step:46}{values}"
+        counts = ([summary.steps[step] for summary in one.summaries] for one in played)
+        yield f"{step:46}" + "".join(f"{shown_count(each):>24}" for each in counts)
     for one in played:
         yield from _refusals(one)
     if len(played) == 2:
         yield ""
         yield from told_differences(played)
+
+
+def told_repeats(setting: Setting, played: Sequence[Played]) -> str:
+    """Say that figures are means, and what is of one run alone; empty where there is only one run."""
+    count = len(played[0].summaries)
+    if count == 1:
+        return ""
+    return (
+        f"figures are means of {count} seeds; single jobs, refusals and timelines are of seed {setting.seed}"
+    )
+
+
+def _means(figure: Figure, played: Sequence[Played]) -> str:
+    values = "".join(f"{figure.shown(figure.mean(one.summaries)):>24}" for one in played)
+    return f"{figure.title:46}{values}"
 
 
 def _refusals(one: Played) -> Iterator[str]:
@@ -101,6 +117,7 @@ def as_json(setting: Setting, played: Sequence[Played]) -> dict[str, object]:
         "seed": setting.seed,
         "window_s": played[0].summary.window_s,
         "policies": {one.name: plain(one.summary) for one in played},
+        "means": {one.name: {f.key: f.mean(one.summaries) for f in FIGURES} for one in played},
     }
     if len(played) == 2:
         found["differences"] = list(told_differences(played))
@@ -119,7 +136,7 @@ def _intervals(played: Sequence[Played]) -> dict[str, object]:
     one, other = played
     found = {f.key: difference(f, one.summaries, other.summaries) for f in FIGURES}
     return {
-        key: {"mean": i.mean, "half": i.half if i.count > 1 else None, "seeds": i.count}
+        key: {"mean": i.mean if i.count else None, "half": i.half if i.count > 1 else None, "seeds": i.count}
         for key, i in found.items()
     }
 
