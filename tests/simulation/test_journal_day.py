@@ -16,6 +16,7 @@ from backfill.core.model.quantities import Resources
 from backfill.core.model.records import encode
 from backfill.core.policies.budgets import Budget, Budgets
 from backfill.core.policies.ladder import Ladder
+from backfill.core.policies.quotas import Quota, Quotas
 from backfill.drivers.store.sqlite import SqliteJournal
 from backfill.ports.storage import Record
 from backfill.sim.replay.costs import ReplayCosts
@@ -188,6 +189,27 @@ def test_no_other_catalogue_is_opened_however_the_text_begins(begin: str, site: 
     player = DayPlayer(site / "policy.yaml", site / "journal.db", "400s")
     told = player(f"{begin}{POLICY}libvirt: {{'catalogue': \"/etc/shadow\"}}\n")["problems"]
     assert "reads only the catalogue of the policy file in force" in str(told)
+
+
+def test_quotas_hold_for_the_owners_of_the_day() -> None:
+    """A job of the journal has the owner that it had."""
+    run, day = lived()
+    theirs, others = (
+        day_figures(day, replace(run.run.policies, quotas=Quotas((Quota(0, user=user),))), ReplayCosts())
+        for user in ("user", "somebody")
+    )
+    assert theirs.low_completed == 0
+    assert others.low_completed == 3
+
+
+def test_what_a_day_cannot_follow_is_said(site: Path) -> None:
+    player = DayPlayer(site / "policy.yaml", site / "journal.db", "400s")
+    hosts = POLICY.replace("provider: simulated}", "provider: simulated, keep_cpus: 1}", 1)
+    told = player(f"{hosts}daemon: {{host_poll_s: 60}}\nquotas: [{{cpus: 4, account: chem}}]\n")["found"]
+    notes = "\n".join(cast("dict[str, list[str]]", told)["notes"])
+    assert "not replayed of policy.yaml: quotas[0] (account)" in notes
+    assert "not replayed of policy.yaml: daemon.host_poll_s" in notes
+    assert "not replayed: keep_cpus and keep_memory_mb of hosts" in notes
 
 
 def test_the_command_prints_the_columns(site: Path, capsys: pytest.CaptureFixture[str]) -> None:

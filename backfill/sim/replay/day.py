@@ -23,7 +23,7 @@ from backfill.core.policy import PolicySet
 from backfill.ports.storage import Record
 from backfill.sim.replay.ledger import counts_of
 from backfill.sim.schedulers.machine import Cluster
-from backfill.sim.traces.trace import JobTrace, TraceBuilder
+from backfill.sim.traces.trace import JobDetails, JobTrace, TraceBuilder
 
 # So far before the day every record is read; of what is older only the last word on each job and host.
 LEAD_S = 7 * 86_400.0
@@ -252,8 +252,10 @@ class _DayBook:
             if not ran.ended:
                 guessed += 1
                 run_s = max(run_s, min(usual_s, ran.job.time_limit_s or usual_s))
-            submit_s = max(0.0, ran.job.submit_s - self.start_s)
-            builder.add(number, round(submit_s), max(1, round(run_s)), max(1, ran.job.cpus), _limit_s(ran))
+            job = ran.job
+            submit_s = max(0.0, job.submit_s - self.start_s)
+            builder.add(number, round(submit_s), max(1, round(run_s)), max(1, job.cpus), _limit_s(ran))
+            builder.details.append(JobDetails(job.partition, job.user, job.account, job.qos, job.memory_mb))
         if guessed:
             notes.append(
                 f"{guessed} low-priority jobs had not ended: they are taken to compute for {usual_s:.0f} s, "

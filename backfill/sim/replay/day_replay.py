@@ -11,15 +11,17 @@ from backfill.sim.replay.costs import ReplayCosts
 from backfill.sim.replay.day import DayFigures, JournalDay
 from backfill.sim.replay.fitting import depth_for, low_jobs, memory_for, node_names
 from backfill.sim.replay.ledger import counts_of
-from backfill.sim.replay.policy_replay import Run, Setting, run
+from backfill.sim.replay.policy_replay import DaemonTerms, Run, Setting, run
 
 
-def day_figures(day: JournalDay, policies: PolicySet, costs: ReplayCosts) -> DayFigures:
+def day_figures(
+    day: JournalDay, policies: PolicySet, costs: ReplayCosts, terms: DaemonTerms | None = None
+) -> DayFigures:
     """Play the work of a day under a policy. MisfitError, BrokenPromiseError: it cannot be."""
-    return _figures(_played(day, policies, costs), day)
+    return _figures(_played(day, policies, costs, terms), day)
 
 
-def _played(day: JournalDay, policies: PolicySet, costs: ReplayCosts) -> Run:
+def _played(day: JournalDay, policies: PolicySet, costs: ReplayCosts, terms: DaemonTerms | None) -> Run:
     start_s = _start_s(day)
     policies = replace(policies, hosts=tuple(host for host in policies.hosts if host in day.hosts))
     low = low_jobs(day.low, [policies])
@@ -34,7 +36,7 @@ def _played(day: JournalDay, policies: PolicySet, costs: ReplayCosts) -> Run:
         whole=True,
         start_s=start_s,
     )
-    return run(setting, policies, start_s + (day.end_s - day.start_s))
+    return run(setting, policies, start_s + (day.end_s - day.start_s), terms=terms)
 
 
 def _start_s(day: JournalDay) -> float:

@@ -6,12 +6,13 @@ from collections.abc import Iterator
 
 from backfill.config.model import Config, DaemonSettings
 from backfill.core.policies.workloads import Workload
+from backfill.core.policy import Priorities
 from backfill.sim.traces.trace import JobTrace
 
 _REMEDY = "give them as a dump of `sacct -P` with the columns User,Account,QOS,Partition"
 
 
-def unplayed(name: str, config: Config, high: JobTrace, low: JobTrace | None) -> Iterator[str]:
+def unplayed(name: str, config: Config, low: JobTrace | None) -> Iterator[str]:
     """Yield what people must know of the policy called `name`, a sentence each."""
     policies = config.policies
     if low is not None and len(low):
@@ -29,16 +30,17 @@ def unplayed(name: str, config: Config, high: JobTrace, low: JobTrace | None) ->
                 f"not replayed of {name}: {', '.join(never)}: replayed jobs have no names and no comments, "
                 "and run on one node each"
             )
-    if (
-        policies.priorities.low_qos
-        and not _tells(high, "qos")
-        and not (low is not None and _tells(low, "qos"))
-    ):
-        yield f"not replayed of {name}: priorities.low_qos: the trace does not tell any QOS"
     if policies.supply.on:
         yield f"not replayed of {name}: supply: no pool sends pilots here"
     if config.daemon.host_poll_s != DaemonSettings().host_poll_s:
         yield f"not replayed of {name}: daemon.host_poll_s: a change on a host is seen at once here"
+
+
+def untold_qos(priorities: Priorities, trace: JobTrace) -> tuple[str, ...]:
+    """Say where low-priority jobs of a trace cannot be told by the QOS that makes them so."""
+    if not priorities.low_qos or _tells(trace, "qos"):
+        return ()
+    return ("not replayed: priorities.low_qos: the trace tells no QOS",)
 
 
 def _untold(config: Config, low: JobTrace) -> Iterator[str]:

@@ -12,7 +12,7 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
-from backfill.config import load
+from backfill.config import Config, load
 from backfill.config.problems import ConfigError
 from backfill.core.model import changes as ch
 from backfill.core.policy import PolicySet
@@ -26,7 +26,9 @@ from backfill.sim.replay.day import LEAD_S, EmptyDayError, journal_day
 from backfill.sim.replay.day_replay import day_figures
 from backfill.sim.replay.fitting import MisfitError
 from backfill.sim.replay.learning import learned
-from backfill.sim.replay.policy_replay import BrokenPromiseError, collected_seldom
+from backfill.sim.replay.policy_replay import BrokenPromiseError, DaemonTerms, collected_seldom
+from backfill.sim.replay.unplayed import unplayed
+from backfill.sim.traces.trace import JobTrace
 from backfill.ui.commands.replay_policy import need_same
 from backfill.ui.parser import BAD_DATA, NO, OK
 
@@ -40,9 +42,10 @@ def run_day(args: argparse.Namespace) -> int:
     """Replay the day and print; 1 where a policy broke a promise."""
     try:
         files = [args.policy] if args.against is None else [args.policy, args.against]
-        policies = [_complete(load(path).policies) for path in files]
+        configs = [load(path) for path in files]
+        policies = [_complete(config.policies) for config in configs]
         need_same(dict(enumerate(policies)))
-        found = _compared(args.journal, args.last, policies)
+        found = _compared(args.journal, args.last, policies, configs)
     except (ConfigError, DriverError, EmptyDayError, MisfitError) as error:
         sys.stderr.write("".join(f"backfill: {line}\n" for line in str(error).splitlines()))
         return BAD_DATA
@@ -62,7 +65,18 @@ def _complete(policies: PolicySet) -> PolicySet:
     return policies if priorities.high else replace(policies, priorities=replace(priorities, high=("high",)))
 
 
-def _compared(journal: Path, last_s: float, policies: list[PolicySet]) -> dict[str, Any]:
+def _unplayed(configs: list[Config], low: JobTrace) -> Iterator[str]:
+    """Yield what a replay of the day does not follow."""
+    for config in configs:
+        yield from unplayed(config.source.name, config, low)
+    keeps = [[(host.keep_cpus, host.keep_memory_mb) for host in config.hosts] for config in configs]
+    if keeps[0] != keeps[-1]:
+        yield "not replayed: keep_cpus and keep_memory_mb of hosts: they keep what they kept on that day"
+
+
+def _compared(
+    journal: Path, last_s: float, policies: list[PolicySet], configs: list[Config]
+) -> dict[str, Any]:
     reader = JournalReader(journal)
     try:
         end_s = _end_s(reader)
@@ -73,7 +87,10 @@ def _compared(journal: Path, last_s: float, policies: list[PolicySet]) -> dict[s
     finally:
         reader.close()
     with collected_seldom():
-        figures = [day_figures(day, one, costs) for one in policies]
+        figures = [
+            day_figures(day, one, costs, DaemonTerms(config.daemon.poll_s))
+            for one, config in zip(policies, configs, strict=True)
+        ]
     named = dict(zip((IN_FORCE, PROPOSED), figures, strict=False))
     return {
         "start_s": day.start_s,
@@ -82,7 +99,7 @@ def _compared(journal: Path, last_s: float, policies: list[PolicySet]) -> dict[s
         "cpus": day.cluster.cpus,
         "high_jobs": len(day.high),
         "low_jobs": len(day.low),
-        "notes": list(day.notes),
+        "notes": [*day.notes, *_unplayed(configs, day.low)],
         "changed": differing(policies[0], policies[-1]),
         "figures": {name: asdict(one) for name, one in {DONE: day.figures, **named}.items()},
     }

@@ -35,7 +35,7 @@ from backfill.sim.replay.policy_replay import (
     run,
 )
 from backfill.sim.replay.reservation_file import load_reservations
-from backfill.sim.replay.unplayed import unplayed
+from backfill.sim.replay.unplayed import unplayed, untold_qos
 from backfill.sim.scenarios.shipped import located
 from backfill.sim.schedulers.reservations import ReservationEntry
 from backfill.sim.traces.models import htc_pilot
@@ -151,7 +151,7 @@ def _input(args: argparse.Namespace) -> tuple[Setting, dict[str, PolicySet], dic
             sys.stderr.write(f"noted in the {title}: {describe_counts(trace.noted.items())}\n")
     start_s, notes = clock_s(high, policies.values())
     named = zip(policies, configs, strict=True)
-    unmet = [note for name, config in named for note in unplayed(name, config, high, low)]
+    unmet = [note for name, config in named for note in unplayed(name, config, low)]
     notes = (*notes, *told, *unmet)
     if low is not None and len(low) and args.backlog is not None and not HTC.fullmatch(args.backlog):
         low, moved = beside(high, low)
@@ -189,7 +189,7 @@ def _sides(
 ) -> tuple[JobTrace, JobTrace | None, tuple[str, ...]]:
     """Read the trace: its jobs of high priority, those of low priority, and what people must know."""
     whole = fitted(args.trace, _trace(args), args.cluster.processors)
-    notes = told_early(whole)
+    notes = (*told_early(whole), *untold_qos(policies.priorities, whole))
     high, low = sides(whole, policies.priorities)
     if not len(high):
         what = "has low-priority jobs only, as the policy has it"
