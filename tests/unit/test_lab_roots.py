@@ -10,6 +10,7 @@ from backfill.lab import layout, roots
 from backfill.lab.cluster import Lab
 from backfill.lab.layout import SLURM_TOOLS_PATH
 from backfill.lab.spec import LabError, LabSpec
+from backfill.lab.stale import mount_points
 
 
 def test_the_installed_release_needs_no_root() -> None:
@@ -71,3 +72,12 @@ def test_a_site_has_a_root_of_its_own_and_no_tools_from_it(
     spec = roots.equip(LabSpec(hosts=1, site=True))
     assert spec.roots == (("ctl", str(cached)), ("bm1", str(cached)))
     assert Lab(spec).path == SLURM_TOOLS_PATH
+
+
+def test_mount_points_are_read_as_the_kernel_writes_them() -> None:
+    """What is left of a build is deleted only where nothing is mounted any more, whatever its path is."""
+    told = (
+        b"24 1 254:0 / / rw - ext4 /dev/vda rw\n"
+        rb"69 27 0:42 / /srv/a\040cache\134x/proc ro,relatime shared:3 - proc proc ro" + b"\n"
+    )
+    assert mount_points(told) == ["/", "/srv/a cache\\x/proc"]
