@@ -1,7 +1,8 @@
-"""Installs a suite of Debian into a directory, this machine's own or a later one."""
+"""Installs a suite of Debian into a directory, the lab's own or a later one."""
 
 from __future__ import annotations
 
+import platform
 import shutil
 import subprocess
 from collections.abc import Sequence
@@ -9,7 +10,10 @@ from pathlib import Path
 
 from backfill.lab.spec import LabError
 
+# The suite of what a lab has installed on its machine, and which a site's image is made of by default.
 OWN = "bookworm"
+DEBIAN, SECURITY = "http://deb.debian.org/debian", "http://security.debian.org/debian-security"
+KEYRING = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
 _LATER = (
     # The lists of a suite in development expire, and a mirror may be older than that.
     '--aptopt=Acquire::Check-Valid-Until "false"',
@@ -37,14 +41,21 @@ def options(suite: str, *left_out: str) -> tuple[str, ...]:
     )
 
 
-def install(suite: str, packages: Sequence[str], how: Sequence[str], root: Path, log: Path) -> None:
+def install(
+    suite: str,
+    packages: Sequence[str],
+    how: Sequence[str],
+    root: Path,
+    log: Path,
+    sources: Sequence[str] = (),
+) -> None:
     """Make `root` with these packages and all that they need; LabError with what the log says of why not.
 
-    A later suite comes from the mirror that this machine's apt uses for its own.
+    `sources`: lines or files of apt's; without any, a later suite comes from `mirror`, without its updates.
     """
-    argv = ["mmdebstrap", *how, *_NO_WAITING, f"--include={','.join(packages)}", suite, str(root)]
-    if suite != OWN:
-        argv.append(mirror())
+    argv = ["mmdebstrap", *how, *_NO_WAITING, f"--include={','.join(packages)}", suite, str(root), *sources]
+    if suite != OWN and not sources:
+        argv.append(mirror(suite))
     with log.open("w") as output:
         done = subprocess.run(argv, stdout=output, stderr=subprocess.STDOUT, check=False)
     if done.returncode != 0:
@@ -61,14 +72,57 @@ def failure(suite: str, log: Sequence[str]) -> str:
     return f"mmdebstrap could not install Debian {suite}: {' / '.join(causes[:3] or log[-3:])}"
 
 
-def mirror() -> str:
-    """Return the mirror from which this machine's apt takes its own release of Debian."""
-    targets = _run("apt-get", "indextargets", "--format", "$(RELEASE) $(COMPONENT) $(REPO_URI)")
-    for line in targets.splitlines():
-        release, component, uri = line.split(maxsplit=2)
-        if (release, component) == (OWN, "main"):
-            return uri
-    raise LabError(f"apt has no source for Debian {OWN} main; add one to /etc/apt")
+def mirror(suite: str) -> str:
+    """Return where to get a suite of Debian from, as this machine's apt does."""
+    return _place(suite, "", DEBIAN)
+
+
+def archive(suite: str) -> tuple[str, ...]:
+    """Return apt's lines for a stable suite with its updates and its security updates."""
+    of_machine = mirror(suite)
+    places = {
+        suite: of_machine,
+        f"{suite}-updates": _place(suite, "-updates", of_machine),
+        f"{suite}-security": _place(suite, "-security", SECURITY),
+    }
+    # Which keys apt trusts by itself is another matter in each release.
+    trusted = f"[signed-by={KEYRING}] " if KEYRING.exists() else ""
+    return tuple(f"deb {trusted}{place} {name} main" for name, place in places.items())
+
+
+def _place(suite: str, mark: str, otherwise: str) -> str:
+    """Choose the machine's mirror of the suite, then that of its own release, then Debian's own place."""
+    known = _known()
+    return known.get(suite + mark) or known.get(own_suite() + mark) or otherwise
+
+
+def own_suite() -> str:
+    """Return the name of this machine's release of Debian; empty where it runs something else."""
+    try:
+        told = platform.freedesktop_os_release()
+    except OSError:
+        return ""
+    return told.get("VERSION_CODENAME", "") if told["ID"] == "debian" else ""
+
+
+def _known() -> dict[str, str]:
+    """Return where this machine's apt gets Debian's main from, by the suite's name and by its codename."""
+    if shutil.which("apt-get") is None:
+        return {}
+    words = (
+        "apt-get",
+        "indextargets",
+        "--format",
+        "$(ORIGIN)|$(COMPONENT)|$(RELEASE)|$(CODENAME)|$(REPO_URI)",
+    )
+    targets = [line.split("|", 4) for line in _run(*words).splitlines()]
+    # Others name their suites and components as Debian does; a mirror may call its origin what it likes.
+    targets.sort(key=lambda target: target[0] != "Debian")
+    found: dict[str, str] = {}
+    for _, component, release, codename, uri in targets:
+        for name in (release, codename) if component == "main" else ():
+            found.setdefault(name, uri)
+    return found
 
 
 def _run(*argv: str) -> str:

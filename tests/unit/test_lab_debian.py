@@ -1,8 +1,81 @@
-"""Why a root of Debian could not be installed, in one sentence."""
+"""Where a root of Debian comes from, and why it could not be installed, in one sentence."""
 
 from __future__ import annotations
 
+import platform
+import shutil
+from pathlib import Path
+
+import pytest
+
+from backfill.lab import debian
 from backfill.lab.debian import failure
+
+BOOKWORM = """\
+Others|main|bookworm|bookworm|https://releases.example/
+Debian|main|bookworm|bookworm|http://mirror.example/debian/
+Debian|main|bookworm-updates|bookworm-updates|http://mirror.example/debian/
+Debian|main|bookworm-security|bookworm-security|http://mirror.example/security/
+Debian|contrib|trixie|trixie|http://contrib.example/
+"""
+
+
+def machine(monkeypatch: pytest.MonkeyPatch, suite: str, sources: str, system: str = "debian") -> None:
+    """Let this machine run another release, and its apt know these sources."""
+    told = {"ID": system, "VERSION_CODENAME": suite}
+    monkeypatch.setattr(platform, "freedesktop_os_release", lambda: told)
+    monkeypatch.setattr(debian, "_run", lambda *_: sources)
+    monkeypatch.setattr(debian, "KEYRING", Path("/nowhere"))
+    monkeypatch.setattr(shutil, "which", lambda name: f"/usr/bin/{name}")
+
+
+def test_a_later_suite_comes_from_the_mirror_of_the_machines_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Debian's, not that of somebody who names his suites alike."""
+    machine(monkeypatch, "bookworm", BOOKWORM)
+    assert debian.mirror("trixie") == "http://mirror.example/debian/"
+    assert debian.archive("trixie") == (
+        "deb http://mirror.example/debian/ trixie main",
+        "deb http://mirror.example/debian/ trixie-updates main",
+        "deb http://mirror.example/security/ trixie-security main",
+    )
+
+
+def test_a_source_of_the_suite_itself_goes_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also one that is named by what the suite is just now, and without its lists."""
+    new = "Site|main|stable|trixie|http://new.example/\n|main|trixie-security||http://safe.example/\n"
+    machine(monkeypatch, "bookworm", BOOKWORM + new)
+    assert [line.split()[1] for line in debian.archive("trixie")] == [
+        "http://new.example/",
+        "http://mirror.example/debian/",
+        "http://safe.example/",
+    ]
+
+
+def test_a_controller_of_debian_13_builds_its_own_release(monkeypatch: pytest.MonkeyPatch) -> None:
+    machine(monkeypatch, "trixie", BOOKWORM.replace("bookworm", "trixie"))
+    assert debian.mirror("trixie") == "http://mirror.example/debian/"
+    assert debian.mirror("bookworm") == "http://mirror.example/debian/"
+
+
+@pytest.mark.parametrize(
+    ("suite", "system", "sources"),
+    [("jammy", "ubuntu", BOOKWORM.replace("bookworm", "jammy")), ("trixie", "debian", "")],
+)
+def test_otherwise_it_comes_from_debian(
+    monkeypatch: pytest.MonkeyPatch, suite: str, system: str, sources: str
+) -> None:
+    """Another system's mirror has no Debian."""
+    machine(monkeypatch, suite, sources, system)
+    assert debian.mirror("bookworm") == debian.DEBIAN
+    assert debian.archive("bookworm")[-1] == f"deb {debian.SECURITY} bookworm-security main"
+
+
+def test_lines_name_the_keys_where_these_are_known(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """From Debian 13 on apt trusts none by itself."""
+    machine(monkeypatch, "trixie", "")
+    (tmp_path / "keys").touch()
+    monkeypatch.setattr(debian, "KEYRING", tmp_path / "keys")
+    assert all(line.startswith(f"deb [signed-by={tmp_path}/keys] ") for line in debian.archive("trixie"))
 
 
 def test_the_cause_is_told_and_not_what_followed() -> None:

@@ -275,10 +275,12 @@ def test_the_files_are_taken_by_our_own_reader(folder: Path, tmp_path: Path) -> 
     wishes = suggested(found, Wishes(addresses="10.0.1.1/16", image=str(folder)), None)
     places = Places(Path("/etc/slurm/slurm.conf"), folder=tmp_path)
     places.policy.write_text(yaml.safe_dump(policy(found, wishes, places)))
+    (folder / "checksums").write_text(f"{'00' * 32}  vmlinuz\n{'5f' * 32}  disk.raw\n")
     (tmp_path / "images.yaml").write_text(yaml.safe_dump(catalogue(wishes)))
     config = load(places.policy)
-    assert [host.name for host in config.hosts] == ["bm1", "bm2"]
     assert config.libvirt is not None
+    assert config.libvirt.images["default"].sha256 == "5f" * 32
+    assert [host.name for host in config.hosts] == ["bm1", "bm2"]
     assert config.libvirt.surroundings.munge_key == str(tmp_path / "munge.key")
     assert config.libvirt.images["default"].cmdline == "root=/dev/vda quiet"
     assert set(texts(found, wishes, "slurm.conf")) == {"slurm.conf", "cgroup.conf"}

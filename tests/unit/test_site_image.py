@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import os
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
 
+from backfill.lab import debian, guestroot, image
 from backfill.lab.image import GuestImage
-from backfill.lab.siteimage import root
+from backfill.lab.siteimage import build, recipe, root
 from backfill.lab.siteimage.build import check_place, name_of, put
 from backfill.lab.siteimage.people import merged
-from backfill.lab.siteimage.recipe import FILES, SiteRecipe, Users, site_files
+from backfill.lab.siteimage.recipe import FILES, SiteRecipe, Users, site_files, source_text
 from backfill.lab.spec import LabError
 from backfill.ui.cli import main
 
@@ -120,10 +123,95 @@ def test_every_change_makes_another_image() -> None:
         SiteRecipe(site=site(), packages=("vim-tiny",)),
         SiteRecipe(site=site(passwd="")),
         SiteRecipe(users=Users.SSSD, site=site()),
+        SiteRecipe(site=site(), sources=("deb http://packages.example bookworm main",)),
     ]
-    assert len({name_of(recipe) for recipe in (base, *others)}) == 5
+    assert len({name_of(recipe) for recipe in (base, *others)}) == 6
     assert name_of(base) == name_of(SiteRecipe(site=site()))
     assert name_of(base).startswith("site-bookworm-")
+
+
+def test_another_hook_makes_another_image(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """It is compiled into each image."""
+    before = name_of(SiteRecipe(site=site()))
+    (tmp_path / "hook.c").touch()
+    monkeypatch.setattr(recipe, "HOOK_SOURCE", tmp_path / "hook.c")
+    assert name_of(SiteRecipe(site=site())) != before
+
+
+@pytest.fixture
+def cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """The folder of built images, with one of the plain recipe in it."""
+    monkeypatch.setenv("BACKFILL_CACHE", str(tmp_path))
+    _built_in(image.image_folder() / name_of(SiteRecipe(site=site())))
+    return image.image_folder()
+
+
+def _built_in(folder: Path) -> GuestImage:
+    """A whole image, built on a day of the year 2001."""
+    folder.mkdir(parents=True)
+    made = GuestImage(*(str(folder / name) for name in ("vmlinuz", "initrd", "disk.raw")))
+    for name in ("vmlinuz", "initrd", "disk.raw", "packages.lock"):
+        (folder / name).write_text(name)
+    (folder / "checksums").write_text(image.checksums(folder))
+    (folder / "image.json").write_text(json.dumps(asdict(made)))
+    os.utime(folder / "image.json", (1e9, 1e9))
+    return made
+
+
+def test_what_comes_from_the_cache_says_from_when_it_is(cache: Path) -> None:
+    """Its packages are those of that day."""
+    told: list[str] = []
+    build.build(SiteRecipe(site=site()), told.append)
+    assert len(told) == 1
+    assert "from the cache, built on 2001-09-09; --fresh builds it from today's packages" in told[0]
+
+
+def test_a_fresh_image_is_built_beside_the_others(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Disks of instances may lean on those; from then on the newest is taken."""
+    asked: list[str] = []
+    plain = SiteRecipe(site=site())
+
+    def built(name: str, make: object) -> GuestImage:
+        asked.append(name)
+        return image.cached(name) or _built_in(cache / name)
+
+    monkeypatch.setattr(image, "cached_or_built", built)
+    for fresh in (False, True, True, False):
+        build.build(plain, fresh=fresh)
+    name = name_of(plain)
+    assert asked == [name, f"{name}-2", f"{name}-3", f"{name}-3"]
+
+
+def test_updates_and_the_sites_own_sources_are_installed_from(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Those of the security team too, whichever the release is."""
+    given: list[str] = []
+
+    def installed(*words: object) -> None:
+        sources = words[-1]
+        assert isinstance(sources, list)
+        given.extend(sources)
+
+    monkeypatch.setattr(debian, "install", installed)
+    monkeypatch.setattr(debian, "_known", dict)
+    wanted = SiteRecipe(suite="trixie", site=site(), sources=("deb http://packages.example ./",))
+    monkeypatch.setattr(guestroot, "add_programs", lambda _: None)
+    monkeypatch.setattr(root, "make_site_guest", lambda *_: None)
+    monkeypatch.setattr(image, "pack", lambda work, target, described, *_: described)
+    monkeypatch.setattr(image, "cached_or_built", lambda name, make: make(tmp_path, tmp_path / name))
+    build.build(wanted)
+    assert [line.split()[-2] for line in given[:-1]] == ["trixie", "trixie-updates", "trixie-security"]
+    assert Path(given[-1]).read_text() == "deb http://packages.example ./\n"
+
+
+def test_a_source_is_a_line_or_a_file(tmp_path: Path) -> None:
+    (tmp_path / "site.sources").write_text("Types: deb\n")
+    assert source_text(str(tmp_path / "site.sources")) == "Types: deb\n"
+    assert source_text("deb http://packages.example ./") == "deb http://packages.example ./"
+    with pytest.raises(LabError, match="has a password in its address") as refused:
+        source_text("deb https://me:s3cret@packages.example ./")
+    assert "s3cret" not in str(refused.value)
 
 
 def test_a_users_kernel_keeps_its_defences() -> None:
@@ -153,6 +241,9 @@ def test_each_unit_starts_a_program_that_is_there() -> None:
         (["--salt", "--profile", "site"], "--salt is for --profile lab"),
         (["--users", "files"], "--users is for --profile site"),
         (["--from", "/etc"], "--from is for --profile site"),
+        (["--source", "deb http://packages.example ./"], "--source is for --profile site"),
+        (["--fresh"], "--fresh is for --profile site"),
+        (["--profile", "site", "--source", "/nowhere"], "/nowhere is no line that begins with `deb ` and"),
         (["--profile", "site", "--output", "/"], "/ is there already"),
         (["--profile", "site", "--output", "/nowhere/image"], "/nowhere is not there; make it"),
         (["--profile", "site", "--from", "/nowhere"], "/nowhere/passwd cannot be read: No such file"),
@@ -193,18 +284,45 @@ def test_a_password_of_the_directory_service_gets_into_no_image(tmp_path: Path) 
 
 
 def test_an_image_is_put_whole_and_never_over_another(tmp_path: Path) -> None:
-    """Disks of instances lean on the one that is there."""
-    built = tmp_path / "cache"
-    built.mkdir()
-    for name in ("vmlinuz", "initrd", "disk.raw"):
-        (built / name).write_text(name)
-    source = GuestImage(*(str(built / name) for name in ("vmlinuz", "initrd", "disk.raw")))
+    """Disks of instances lean on the one that is there; another build for the same folder is left alone."""
+    source = _built_in(tmp_path / "cache")
+    (tmp_path / ".image.partial").mkdir()
     there = put(source, tmp_path / "image")
     assert Path(there.disk) == tmp_path / "image/disk.raw"
     assert Path(there.disk).read_text() == "disk.raw"
     assert str(tmp_path / "image") in (tmp_path / "image/image.json").read_text()
+    assert (tmp_path / "image").stat().st_mode & 0o777 == (tmp_path / "cache").stat().st_mode & 0o777
     with pytest.raises(LabError, match="is there already"):
         put(source, tmp_path / "image")
     with pytest.raises(LabError, match="is there already"):
         check_place(tmp_path / "image")
+    assert sorted(os.listdir(tmp_path)) == [".image.partial", "cache", "image"]
+
+
+def test_a_copy_that_is_not_whole_is_no_image(tmp_path: Path) -> None:
+    """And what cannot be written is told; nothing is left of either."""
+    source = _built_in(tmp_path / "cache")
+    Path(source.disk).write_text("disk")
+    with pytest.raises(LabError, match=f"/image is not what was built; .* backfill image verify {tmp_path}"):
+        put(source, tmp_path / "image")
+    with pytest.raises(LabError, match="File name too long; mend that, or name another by --output"):
+        put(source, tmp_path / ("x" * 250))
+    assert os.listdir(tmp_path) == ["cache"]
+
+
+def test_two_builds_for_one_folder_end_with_one_image(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second is told, and does not touch what the first has put there."""
+    source, copy = _built_in(tmp_path / "cache"), build._copy
+
+    def meanwhile(what: Path, where: Path) -> None:
+        monkeypatch.setattr(build, "_copy", copy)
+        put(source, tmp_path / "image")
+        copy(what, where)
+
+    monkeypatch.setattr(build, "_copy", meanwhile)
+    with pytest.raises(LabError, match="is there already"):
+        put(source, tmp_path / "image")
+    assert image.problems(tmp_path / "image") == []
     assert sorted(os.listdir(tmp_path)) == ["cache", "image"]

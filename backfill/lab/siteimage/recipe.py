@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import inspect
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 
+from backfill.drivers.slurm.hooks.build import HOOK_SOURCE
 from backfill.lab import debian, guestroot, roots
 from backfill.lab.spec import LabError
 
@@ -42,6 +44,7 @@ _PACKAGES = (
 _SSSD_CONF = "sssd/sssd.conf"
 _FORBIDDEN = "ldap_default_authtok"  # a password, or one that is merely obfuscated
 _SSSD = ("libnss-sss", "sssd-common", "sssd-ldap", "sssd-proxy")
+_PASSWORD = re.compile(r"://[^/\s@]*:[^/\s@]*@")
 # Ordinary users work in these guests: what the kernel has against them stays on.
 CMDLINE = "quiet console=ttyS0 root=/dev/vda rw tsc=reliable no_timer_check 8250.nr_uarts=1 panic=-1"
 # Without KVM, which is nobody's production, these are seconds of a boot: see `backfill.lab.image.CMDLINE`.
@@ -62,12 +65,14 @@ class Users(StrEnum):
 class SiteRecipe:
     """All that goes into an image. `site`: texts of the site's files by their names in /etc.
 
-    `packages`: the site's own, on top. Raises LabError for a suite that is not tried.
+    `packages`: the site's own, on top; `sources`: texts of apt's sources for them, beside Debian's.
+    Raises LabError for a suite that is not tried.
     """
 
     suite: str = debian.OWN
     users: Users = Users.FILES
     packages: tuple[str, ...] = ()
+    sources: tuple[str, ...] = ()
     site: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -97,13 +102,33 @@ class SiteRecipe:
 
     def digest(self, *sources: str) -> str:
         """Return a sum that changes whenever something that goes into it changes."""
-        told = repr((self.suite, self.users.value, self.all_packages, sorted(self.site.items()), DISK_MB))
-        digest = hashlib.sha256((told + self.cmdline + self.emulated + inspect.getsource(guestroot)).encode())
-        for text in sources:
+        asked = (self.suite, self.users.value, self.all_packages, self.sources, sorted(self.site.items()))
+        digest = hashlib.sha256((repr((asked, DISK_MB)) + self.cmdline + self.emulated).encode())
+        for text in (inspect.getsource(guestroot), inspect.getsource(debian), *sources):
             digest.update(text.encode())
-        for path in (*sorted(FILES.iterdir()), *sorted(guestroot.GUEST_FILES.iterdir())):
+        for path in (*sorted(FILES.iterdir()), *sorted(guestroot.GUEST_FILES.iterdir()), HOOK_SOURCE):
             digest.update(path.name.encode() + b"\0" + path.read_bytes())
         return digest.hexdigest()[:16]
+
+
+def source_text(said: str) -> str:
+    """Return what --source says, a line of apt's or the content of a file. LabError: it is neither."""
+    if said.startswith("deb "):
+        text = said
+    else:
+        try:
+            text = Path(said).read_text(errors="replace")
+        except OSError as error:
+            raise LabError(
+                f"--source {said} is no line that begins with `deb ` and cannot be read as a file: "
+                f"{error.strerror}; write a line of apt's, or name a file of them"
+            ) from error
+    if _PASSWORD.search(text):
+        raise LabError(
+            "--source has a password in its address, and every job on the hosts can read an image: "
+            "name an address that needs none"
+        )
+    return text
 
 
 def site_files(etc: Path, users: Users) -> dict[str, str]:

@@ -11,7 +11,7 @@ from pathlib import Path
 from backfill.lab import debian, image, roots
 from backfill.lab.lookinto import FlawWeight, look_into
 from backfill.lab.siteimage.build import build, check_place, put
-from backfill.lab.siteimage.recipe import BUILDS, SiteRecipe, Users, site_files
+from backfill.lab.siteimage.recipe import BUILDS, SiteRecipe, Users, site_files, source_text
 from backfill.lab.spec import LabError
 from backfill.ui.parser import BAD_DATA, NO, OK, add_verbs, say
 
@@ -22,7 +22,10 @@ _VERBS = {
 }
 _LAB, _SITE = "lab", "site"
 # Options of one profile, by their names in the arguments.
-_OF_LAB, _OF_SITE = ("slurm", "salt", "condor", "mpi"), ("release", "users", "etc", "package", "output")
+_OF_LAB, _OF_SITE = (
+    ("slurm", "salt", "condor", "mpi"),
+    ("release", "users", "etc", "package", "source", "fresh", "output"),
+)
 
 
 def add_image_arguments(parser: argparse.ArgumentParser) -> None:
@@ -74,6 +77,17 @@ def _add_site_arguments(verb: argparse.ArgumentParser) -> None:
         help="a site's: an additional Debian package; repeatable",
     )
     verb.add_argument(
+        "--source",
+        action="append",
+        metavar="LINE_OR_FILE",
+        help="a site's: a source of apt's to take packages from beside Debian's; repeatable",
+    )
+    verb.add_argument(
+        "--fresh",
+        action="store_true",
+        help="a site's: build it from today's packages, even if the cache has one of this recipe",
+    )
+    verb.add_argument(
         "--output", metavar="FOLDER", type=Path, help="a site's: the new folder for it, visible to the hosts"
     )
 
@@ -122,9 +136,10 @@ def _build_site(args: argparse.Namespace) -> image.GuestImage:
         suite=args.release or debian.OWN,
         users=users,
         packages=tuple(args.package or ()),
+        sources=tuple(source_text(said) for said in args.source or ()),
         site=site_files(args.etc or Path("/etc"), users),
     )
-    built = build(recipe, _tell)
+    built = build(recipe, _tell, fresh=args.fresh)
     return put(built, args.output.absolute()) if args.output is not None else built
 
 

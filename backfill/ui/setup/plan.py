@@ -116,6 +116,7 @@ def catalogue(wishes: Wishes) -> dict[str, Any]:
                 "disk": found.disk,
                 "disk_format": found.disk_format,
                 "cmdline": found.cmdline,
+                **({"sha256": found.sha256} if found.sha256 else {}),
             }
         }
     }

@@ -142,13 +142,14 @@ def _directory(survey: Survey) -> str:
 
 @dataclass(frozen=True, slots=True)
 class ImageFolder:
-    """A guest image's files as they lie in a folder."""
+    """A guest image's files as they lie in a folder. `sha256`: the disk's, where the folder tells it."""
 
     kernel: str
     initrd: str
     disk: str
     disk_format: str
     cmdline: str
+    sha256: str = ""
 
 
 def image_in(folder: Path, emulated: bool) -> ImageFolder:
@@ -165,7 +166,17 @@ def image_in(folder: Path, emulated: bool) -> ImageFolder:
         str(disk),
         _DISKS[disk.name],
         " ".join(filter(None, words)),
+        _sum_of(disk),
     )
+
+
+def _sum_of(disk: Path) -> str:
+    """Return the sum that was written beside a disk when it was built."""
+    try:
+        lines = [line.split() for line in (disk.parent / "checksums").read_text().splitlines()]
+    except (OSError, ValueError):
+        return ""
+    return next((words[0] for words in lines if words[1:] == [disk.name]), "")
 
 
 def _one_of(folder: Path, names: tuple[str, ...], what: str) -> Path:
