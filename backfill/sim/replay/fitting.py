@@ -81,11 +81,12 @@ def sides(trace: JobTrace, priorities: Priorities) -> tuple[JobTrace, JobTrace]:
     Both are of the whole trace's time.
     """
     low, high = list[int](), list[int]()
-    for index in range(len(trace)):
-        told = trace.told(index)
+    for index, told in enumerate(trace.details or ()):
         is_low = told.partition in priorities.low or (told.qos and told.qos in priorities.low_qos)
         (low if is_low else high).append(index)
-    whole = replace(trace, origin=trace.begin) if low else trace
+    if not low:
+        return trace, trace.taken([], {})
+    whole = replace(trace, origin=trace.begin)
     return whole.taken(high, whole.left_out), replace(whole.taken(low, {}), noted={})
 
 
