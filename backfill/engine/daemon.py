@@ -61,6 +61,7 @@ _LONGEST_WAIT_S = 1.0
 _SUMMARY_EVERY_S = 60.0
 _TIDY_EVERY_S = 3600.0
 _SIZE_EVERY_S = 60.0
+_HOSTS_EVERY_S = 5.0
 _PRIVACY_EVERY_S = 60.0
 _READY_WITHIN_S = 30.0  # who misses this one would end us
 
@@ -170,7 +171,7 @@ class Daemon:
         sys.setswitchinterval(0.001)
         self.cycle.tick(self.outside.clock.now())
         known = self.recall()
-        self.outside.book.keep({node.host for node in self.world.managed.values()})
+        self._note_hosts()
         self.cycle.record("daemon", "cluster", {"event": "start", "managed": known})
         _LOG.info("started; %d managed nodes are known from the journal", known)
         self._start_rounds()
@@ -194,11 +195,23 @@ class Daemon:
         self._rounds.add(_SIZE_EVERY_S, self._look_at_size, slow=True)
         self._rounds.once(self._look_at_size)
         self._rounds.add(HARVEST_EVERY_S, self._look_at_harvest)
+        self._rounds.add(_HOSTS_EVERY_S, self._look_at_hosts)
         self._look_at_harvest()
         self._rounds.add(_PRIVACY_EVERY_S, self.privacy.read, slow=True)
         if self._pace.policy_s > 0:
             self._rounds.add(self._pace.policy_s, self.reread, slow=True)
         self._rounds.start()
+
+    def _look_at_hosts(self) -> None:
+        self.inbox.put(Query(self._hold_hosts))
+
+    def _hold_hosts(self) -> Generator[None, None, None]:
+        self._note_hosts()
+        yield
+
+    def _note_hosts(self) -> None:
+        """Say which hosts must stay what they are."""
+        self.outside.book.hold({node.host for node in self.world.managed.values()})
 
     def _look_at_size(self) -> None:
         """Beside our thread: its disk may hang."""

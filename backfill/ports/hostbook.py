@@ -11,42 +11,58 @@ class HostBook:
 
     Behind a name there may suddenly be another machine, or another cloud's project: a mistake in the
     policy file, in DNS or in a credential. All of our instances would seem gone from it, and their jobs
-    would begin anew beside themselves.
+    would begin anew beside themselves. A host without instances of ours may become another.
     """
+
+    where = ""  # the file that it is kept in
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._hosts: dict[str, str] = {}
-        self._seen: set[str] = set()  # those that were as they are known, since the process began
+        self._known: dict[str, str] = {}
+        self._held: frozenset[str] = frozenset()  # with instances of ours
+        self._seen: set[str] = set()  # those that are what they were, as far as was asked in this process
 
     def contradiction(self, host: str, identity: str, *, alone: bool) -> str:
-        """Return in words why `host` cannot be this; nothing, where it is as before or nothing is known.
+        """Return in words why `host` cannot be this; nothing, where nothing speaks against it.
 
-        What it is known as from now on is kept. `alone`: no two hosts can be the same.
+        `alone`: no two hosts are one machine. Machines may have equal names all the same, so that only
+        a host counts that has instances and was not found where it was.
         """
         with self._lock:
-            before = self._hosts.get(host)
-            if before == identity:
-                self._seen.add(host)
+            before = self._known.get(host)
+            if before is not None and same(before, identity):
                 return ""
-            if before is not None:
+            if before is not None and host in self._held:
+                self._seen.discard(host)
                 return f"until now it was {before}"
-            others = sorted(other for other, one in self._hosts.items() if one == identity)
-            if alone and others:
-                return f"that is what host {others[0]} is"
-            self._hosts[host] = identity
-            self._seen.add(host)
-            self._changed(self._hosts)
-            return ""
+            missing = sorted(self._held - self._seen - {host})
+            others = [other for other in missing if same(self._known.get(other, ""), identity)]
+            return f"that is what host {others[0]} was" if alone and others else ""
 
-    def keep(self, hosts: Collection[str]) -> None:
-        """Forget all others that were not seen in this process: nothing of ours is left on them."""
+    def met(self, host: str, identity: str) -> None:
+        """Know `host` as this from now on."""
         with self._lock:
-            kept = self._seen.union(hosts)
-            left = {host: identity for host, identity in self._hosts.items() if host in kept}
-            if left != self._hosts:
-                self._hosts = left
-                self._changed(left)
+            before = self._known.get(host)
+            self._known[host] = identity
+            self._seen.add(host)
+            if host in self._held and before != identity:
+                self._changed(self._of_use())
+
+    def hold(self, hosts: Collection[str]) -> None:
+        """Take note of the hosts that have instances of ours."""
+        with self._lock:
+            if self._held != hosts:
+                self._held = frozenset(hosts)
+                self._changed(self._of_use())
+
+    def _of_use(self) -> dict[str, str]:
+        return {host: identity for host, identity in self._known.items() if host in self._held}
 
     def _changed(self, hosts: dict[str, str]) -> None:
         """Do nothing more."""
+
+
+def same(one: str, other: str) -> bool:
+    """Return True if two names may be one machine's: one of them may lack its domain."""
+    short = one.partition(".")[0] == other.partition(".")[0]
+    return one == other or (short and ("." in one) != ("." in other))

@@ -436,12 +436,12 @@ def test_another_machine_behind_a_host_is_not_believed(tmp_path: Path) -> None:
     turned = LibvirtProvider(rig.config, None, rig._hypervisor, book=book)
     host = turned.observe("hv1").host
     assert not host.reachable
-    assert "a machine that calls itself default, but until now it was elsewhere" in host.problem
+    assert "a machine that calls itself default.site, but until now it was elsewhere" in host.problem
     for call in (turned.read, turned.pause, turned.delete):
         with pytest.raises(UnreachableError, match="elsewhere"):
             call("hv1", "vn1")
     assert state(rig) is InstanceState.RUNNING
-    book.keep(())
+    book.hold(())
     assert turned.observe("hv1").host.reachable
     turned.close()
     rig.end()

@@ -154,6 +154,7 @@ def test_a_credential_of_another_project_is_refused(tmp_path: Path, monkeypatch:
     book = WrittenHostBook(tmp_path / "hosts.json")
     link = ApiLink("east", str(file), Patience(tries=1), ["pool", "burst"], book)
     assert link.project_id("vn1") == "A"
+    book.hold({"pool", "burst"})
     link.close()
     with pytest.raises(
         RefusedError, match=r"pool: east in .* for project B, but until now it was project A; restore a cred"
@@ -163,11 +164,13 @@ def test_a_credential_of_another_project_is_refused(tmp_path: Path, monkeypatch:
     assert link.project_id("vn1") == "A"
     # A daemon that begins knows it as well, as long as something of ours is there.
     book = WrittenHostBook(tmp_path / "hosts.json")
-    book.keep({"burst"})
+    book.hold({"burst"})
     begun = ApiLink("east", str(file), Patience(tries=1), ["pool", "burst"], book)
     with pytest.raises(RefusedError, match=r"burst: .*it was project A"):
         begun.project_id("vn1")
-    book.keep(())
+    book.hold({"pool", "burst"})  # and the other one is not taken for B's by that
+    assert book.contradiction("pool", "project A", alone=False) == ""
+    book.hold(())
     assert begun.project_id("vn1") == "B"
 
 

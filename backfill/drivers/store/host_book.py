@@ -13,7 +13,7 @@ _LOG = logging.getLogger(__name__)
 
 
 class WrittenHostBook(HostBook):
-    """Kept as JSON, `{"host": "what it said it was"}`.
+    """Kept as JSON, `{"host": "what it said it was"}`: those with instances of ours.
 
     A file that is missing or damaged knows nothing, and one that cannot be written is no reason to end:
     both are as safe as no book.
@@ -22,7 +22,9 @@ class WrittenHostBook(HostBook):
     def __init__(self, path: Path, *, write: bool = True) -> None:
         super().__init__()
         self._path, self._write = path, write
-        self._hosts = _read(path)
+        self.where = str(path)
+        self._known = _read(path)
+        self._held = frozenset(self._known)
 
     def _changed(self, hosts: dict[str, str]) -> None:
         if not self._write:

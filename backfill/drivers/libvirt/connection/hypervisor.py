@@ -495,14 +495,18 @@ class Hypervisor:
     def _recognise(self, connection: Any) -> None:
         """Refuse another machine than the one that was there: all instances would seem gone from it."""
         name = machine_name(connection)
-        # Machines without a name of their own cannot be told apart.
-        if name != "localhost" and (why := self._book.contradiction(self.host, name, alone=True)):
+        if name in ("", "localhost"):
+            return  # machines without a name of their own cannot be told apart
+        if why := self._book.contradiction(self.host, name, alone=True):
+            where = self._book.where
+            renamed = f"; if only its name is new, remove {where} and restart the daemon" if where else ""
             raise UnreachableError(
                 self.host,
                 f"at {self._uri} there is a machine that calls itself {name}, but {why}",
-                f"put right the host's uri, DNS or the machine's name; if the old machine is gone for good, "
-                f"`backfill evict {self.host} --off`, then restart the daemon",
+                f"put right the host's uri or DNS{renamed}; if the old machine is gone for good, "
+                f"`backfill evict {self.host} --off`",
             )
+        self._book.met(self.host, name)
 
     def _watch(self, connection: Any) -> None:
         self._recognise(connection)

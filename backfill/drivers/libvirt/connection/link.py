@@ -24,6 +24,8 @@ from backfill.ports.errors import UnreachableError
 
 T = TypeVar("T")
 _log = logging.getLogger(__name__)
+# Of a machine's own name, which waits for nobody as a rule.
+_NAME_WITHIN_S = 3.0
 
 
 @functools.cache
@@ -36,12 +38,24 @@ def start_event_loop() -> threading.Thread:
     return thread
 
 
-def machine_name(connection: Any) -> str:
-    """Return the short name by which the machine at the other end calls itself.
+def machine_name(connection: Any, within_s: float = _NAME_WITHIN_S) -> str:
+    """Return the name by which the machine at the other end calls itself; empty: it does not say so in time.
 
-    The rest of its name is DNS's word at that moment, and libvirt makes up the UUID of many machines.
+    libvirtd may ask DNS for its domain, which may be down. It makes up the UUID of many machines.
     """
-    return str(connection.getHostname()).partition(".")[0].lower()
+    told: Future[str] = Future()
+
+    def ask() -> None:
+        try:
+            told.set_result(str(connection.getHostname()).lower())
+        except libvirt.libvirtError:
+            told.set_result("")
+
+    threading.Thread(target=ask, name="libvirt-name", daemon=True).start()
+    try:
+        return told.result(within_s)
+    except TimeoutError:
+        return ""
 
 
 def _ignore(_context: object, _error: object) -> None:

@@ -184,15 +184,18 @@ class ApiLink:
     def _check_project(self, made: Connection) -> None:
         """Refuse another project than the known one: there all of our servers would seem gone."""
         project = str(made.session.get_project_id())
+        now = f"project {project}"
         for host in self._hosts:
-            if why := self._book.contradiction(host, f"project {project}", alone=False):
+            if why := self._book.contradiction(host, now, alone=False):
                 made.close()
                 raise RefusedError(
                     host,
-                    f"{self.cloud} in clouds.yaml is for project {project}, but {why}",
+                    f"{self.cloud} in clouds.yaml is for {now}, but {why}",
                     "restore a credential for that one; to change projects for good, remove the instances "
-                    "first, then restart the daemon",
+                    "first",
                 )
+        for host in self._hosts:
+            self._book.met(host, now)
 
     def _connect(self) -> Connection:
         """Sign in, so that a mistake in clouds.yaml is told as one, and not by a later request."""

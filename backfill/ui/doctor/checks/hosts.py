@@ -42,7 +42,7 @@ def machines(facts: Facts) -> Iterator[Finding]:
 
 def _itself(facts: Facts, host: HostFacts) -> Iterator[Finding]:
     assert host.inspection is not None
-    machine, names = host.inspection.name, _names(facts, host.name)
+    machine, names = host.inspection.name.partition(".")[0], _names(facts, host.name)
     if not machine or machine in names:
         return
     others = {entry.name for entry in facts.config.hosts if machine in _names(facts, entry.name)}
