@@ -329,8 +329,9 @@ class Daemon:
                 self.policyfile.take(message.reading, self.cycle)
             case PoolNews():
                 self.cycle.take(pool_changes(self.world, message.seen, message.problem))
-                self.cycle.take(self.payloads.news(() if message.seen is None else message.seen.runs))
-                self.payloads.settle(self.world.clock_s)
+                runs, clock_s = () if message.seen is None else message.seen.runs, self.world.clock_s
+                self.cycle.take(self.payloads.news(runs, clock_s))
+                self.payloads.settle(clock_s)
             case AddressNews():
                 self._addresses.heard(message.found)
             case Reread():

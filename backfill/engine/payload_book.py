@@ -6,6 +6,7 @@ pilot's job. The journal keeps both over restarts.
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -35,8 +36,9 @@ _MOST_PILOTS = 500
 _MOST_IDS = 100_000  # of runs that need not be booked again
 # A pool notices late that a pilot has gone, or books it at once and we a little later.
 _BEFORE_S, _AFTER_S = 1800.0, 900.0
-# So long after its end it is known why a run came to nothing, if by us.
+# A counter cannot be put right: so long after we heard of a lost run it is counted as it looks then.
 _SETTLED_S = 300.0
+_SWEEP_S = 60.0  # of a journal's time
 DONE, OTHERS = "done", "not by us"
 
 
@@ -73,46 +75,64 @@ class PayloadSums:
 
 @dataclass(slots=True)
 class _Sums:
-    """What runs have brought by day, and by pilot: the 500 whose runs were booked last."""
+    """What runs have brought by day, and by pilot: the 500 of whose runs we heard last."""
 
     days: dict[str, PayloadSums] = field(default_factory=dict)
     pilots: dict[str, PayloadSums] = field(default_factory=dict)
 
-    def add(self, run: PayloadEnded, cause: str) -> None:
-        self.days.setdefault(_day(run.at_s), PayloadSums()).add(run, cause)
-        pilot = self.pilots.pop(run.job_id, None) or PayloadSums()
-        pilot.add(run, cause)
-        self.pilots[run.job_id] = pilot
+    def heard(self, pilot: str) -> None:
+        self.pilots[pilot] = self.pilots.pop(pilot) if pilot in self.pilots else PayloadSums()
         while len(self.pilots) > _MOST_PILOTS:
             del self.pilots[next(iter(self.pilots))]
+
+    def add(self, run: PayloadEnded, cause: str) -> None:
+        self.days.setdefault(_day(run.at_s), PayloadSums()).add(run, cause)
+        if (pilot := self.pilots.get(run.job_id)) is not None:
+            pilot.add(run, cause)
 
     def copy(self) -> _Sums:
         days = {day: sums.copy() for day, sums in self.days.items()}
         return _Sums(days, {pilot: sums.copy() for pilot, sums in self.pilots.items()})
 
 
+@dataclass(slots=True)
+class _OpenLoss:
+    """A lost run for which our reason may still come."""
+
+    run: PayloadEnded
+    heard_s: float
+    counted: bool  # or not to be
+
+    @property
+    def until_s(self) -> float:
+        return max(self.run.at_s, self.heard_s) + _BEFORE_S
+
+
 class PayloadBook:
     """Belongs to the daemon's thread. Days are those of UTC."""
 
     def __init__(self) -> None:
-        self._known: dict[str, None] = {}  # ids of runs, the oldest first
-        self._given_up: dict[str, list[tuple[float, str]]] = {}  # pilot -> when its work was, and why
+        # Ordered, as a plain dict gets slow if its first key is removed again and again.
+        self._known: OrderedDict[str, None] = OrderedDict()  # ids of runs, the oldest first
+        # Pilot -> when its work was, and why.
+        self._given_up: OrderedDict[str, list[tuple[float, str]]] = OrderedDict()
         self._counts, self._worked_s = Counts(ENDED, _MOST_OUTCOMES), Counts(WORKED, _MOST_OUTCOMES)
         self._settled = _Sums()
-        self._unsettled: list[tuple[PayloadEnded, bool]] = []  # and whether it is to be counted
+        self._open: list[_OpenLoss] = []
+        self._swept_s = 0.0
 
     def recall(self, journal: Journal) -> None:
         """Take in what the journal still knows."""
-        last_s = 0.0
         for record in journal.read(types=(WorkLost.__name__, PayloadEnded.__name__)):
-            self.take(decode(record.body))
-            last_s = max(last_s, record.at_s)
-        self.settle(last_s)
+            self.take(decode(record.body), record.at_s)
 
-    def take(self, change: PayloadEnded | WorkLost) -> None:
-        """Take in what a journal has."""
+    def take(self, change: PayloadEnded | WorkLost, at_s: float) -> None:
+        """Take in what a journal has, written at `at_s`."""
+        if abs(at_s - self._swept_s) >= _SWEEP_S:
+            self._swept_s = at_s
+            self.settle(at_s)
         if isinstance(change, PayloadEnded):
-            self._add(change, count=False)
+            self._add(change, at_s, count=False)
         else:
             self.lost(change)
 
@@ -121,39 +141,49 @@ class PayloadBook:
         times = self._given_up.setdefault(change.job_id, [])
         times.append((change.at_s, change.cause))
         while len(self._given_up) > _MOST_IDS:
-            del self._given_up[next(iter(self._given_up))]
+            self._given_up.popitem(last=False)
 
-    def news(self, runs: Iterable[PayloadRun]) -> Iterator[PayloadEnded]:
+    def news(self, runs: Iterable[PayloadRun], clock_s: float) -> Iterator[PayloadEnded]:
         """Yield what is to be written of the runs that the pool tells, those that are known left out."""
         for run in runs:
             if run.id in self._known or not run.pilot:
                 continue
             ended = PayloadEnded(run.id, run.pilot, run.node, run.ended_s, round(run.worked_s, 3), run.done)
-            self._add(ended, count=True)
+            self._add(ended, clock_s, count=True)
             yield ended
 
-    def _add(self, run: PayloadEnded, *, count: bool) -> None:
+    def _add(self, run: PayloadEnded, clock_s: float, *, count: bool) -> None:
         self._known[run.run] = None
-        self._unsettled.append((run, count))
         while len(self._known) > _MOST_IDS:
-            del self._known[next(iter(self._known))]
+            self._known.popitem(last=False)
+        self._settled.heard(run.job_id)
+        if not run.done:
+            self._open.append(_OpenLoss(run, clock_s, counted=not count))
+            return
+        self._settled.add(run, DONE)
+        if count:
+            self._count(run, DONE)
 
     def settle(self, clock_s: float) -> None:
-        """Sum up what has ended, lost runs once our reason for them is known.
+        """Count the lost runs for which our reason is known by now, and sum up those for which none can come.
 
-        The pool may tell of a loss before our own account does, and a counter cannot be put right.
+        The pool may tell of a loss before our own account does, and we may hear of it long after it.
         """
-        later = []
-        for run, count in self._unsettled:
-            if not run.done and clock_s < run.at_s + _SETTLED_S:
-                later.append((run, count))
-                continue
-            cause = self._cause(run)
-            self._settled.add(run, cause)
-            if count:
-                self._counts.add(cause)
-                self._worked_s.add(cause, by=run.worked_s)
-        self._unsettled = later
+        still = []
+        for one in self._open:
+            cause = self._cause(one.run)
+            if not one.counted and clock_s >= one.heard_s + _SETTLED_S:
+                self._count(one.run, cause)
+                one.counted = True
+            if clock_s < one.until_s:
+                still.append(one)
+            else:
+                self._settled.add(one.run, cause)
+        self._open = still
+
+    def _count(self, run: PayloadEnded, cause: str) -> None:
+        self._counts.add(cause)
+        self._worked_s.add(cause, by=run.worked_s)
 
     def counters(self, clock_s: float) -> list[Body]:
         """Return what has ended since this daemon began."""
@@ -171,15 +201,13 @@ class PayloadBook:
     def sums(self) -> tuple[dict[str, PayloadSums], dict[str, PayloadSums]]:
         """Return them by day, and by the job of a pilot, the latest first."""
         all_of_it = self._settled.copy()
-        for run, _ in self._unsettled:
-            all_of_it.add(run, self._cause(run))
+        for one in self._open:
+            all_of_it.add(one.run, self._cause(one.run))
         days = dict(sorted(all_of_it.days.items(), reverse=True))
         return days, dict(reversed(all_of_it.pilots.items()))
 
     def _cause(self, run: PayloadEnded) -> str:
-        """Name why we have given up the pilot's work at about that time; else it was not by us."""
-        if run.done:
-            return DONE
+        """Name why we have given up a lost run's pilot at about that time; else it was not by us."""
         began_s = run.at_s - run.worked_s
         near = [
             (abs(at_s - run.at_s), cause)

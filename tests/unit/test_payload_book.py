@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from backfill.core.model.changes import Change, WorkLost
+from backfill.core.model.changes import Change, PayloadEnded, WorkLost
 from backfill.core.model.records import encode
 from backfill.drivers.store.memory import MemoryJournal
 from backfill.engine.payload_book import PayloadBook
@@ -32,8 +32,8 @@ def test_payloads_that_are_done_are_counted_by_pilot_and_day() -> None:
     """Each once, however often the pool tells of it; those of other pools' machines are left out."""
     book = PayloadBook()
     runs = [run(1), run(2, pilot="8"), run(3, at_s=NOON_S + DAY_S), run(4, pilot="")]
-    assert len(list(book.news(runs))) == 3
-    assert list(book.news(runs)) == []
+    assert len(list(book.news(runs, NOON_S))) == 3
+    assert list(book.news(runs, NOON_S)) == []
     days, pilots = told(book)
     assert [(d["day"], d["done"], d["worked_s"]) for d in days] == [
         ("2026-11-25", 1, 60.0),
@@ -45,7 +45,8 @@ def test_payloads_that_are_done_are_counted_by_pilot_and_day() -> None:
 def test_what_was_lost_has_our_reason_or_was_not_by_us() -> None:
     """Told by the pool before we know of it, or after; and what its owner removed is not ours."""
     book = PayloadBook()
-    list(book.news([run(1, done=False), run(2, pilot="8", done=False), run(3, pilot="9", done=False)]))
+    ended = [run(1, done=False), run(2, pilot="8", done=False), run(3, pilot="9", done=False)]
+    list(book.news(ended, NOON_S))
     book.lost(lost(at_s=NOON_S + 30.0))
     book.lost(lost("8", NOON_S - 5.0, "ladder"))
     book.lost(lost("9", NOON_S - DAY_S))
@@ -62,19 +63,19 @@ def test_what_was_lost_has_our_reason_or_was_not_by_us() -> None:
 def test_the_book_outlives_the_daemon() -> None:
     """The journal has all of it, and nothing is booked a second time."""
     book, journal = PayloadBook(), MemoryJournal()
-    changes: list[Change] = [*book.news([run(1), run(2, done=False)]), lost()]
+    changes: list[Change] = [*book.news([run(1), run(2, done=False)], NOON_S), lost()]
     journal.append([Record(NOON_S, "change", "7", encode(change)) for change in changes])
     again = PayloadBook()
     again.recall(journal)
     book.lost(lost())
     assert again.told() == book.told()
-    assert list(again.news([run(1), run(2, done=False)])) == []
+    assert list(again.news([run(1), run(2, done=False)], NOON_S)) == []
 
 
 def test_counters_wait_until_the_reason_is_known() -> None:
     """What is done counts at once; what was lost a little later, as a counter cannot be put right."""
     book = PayloadBook()
-    list(book.news([run(1), run(2, pilot="8", done=False)]))
+    list(book.news([run(1), run(2, pilot="8", done=False)], NOON_S))
     assert counted(book, NOON_S + 10.0) == {"done": (1.0, 60.0)}
     book.lost(lost("8", NOON_S + 5.0, "warned"))
     expected = {"done": (1.0, 60.0), "warned": (1.0, 60.0)}
@@ -86,25 +87,55 @@ def test_sums_do_not_wait_for_anybody_to_read_the_counters() -> None:
     """A day's runs are summed up as they end; what is not yet decided is told all the same."""
     book = PayloadBook()
     for number in range(1000):
-        list(book.news([run(number, done=number % 2 == 0, at_s=NOON_S + number)]))
-        book.lost(lost(at_s=NOON_S + number))
-        book.settle(NOON_S + number)
-    assert len(book._unsettled) == 150
+        at_s = NOON_S + 6 * number
+        list(book.news([run(number, done=number % 2 == 0, at_s=at_s)], at_s))
+        book.lost(lost(at_s=at_s))
+        book.settle(at_s)
+    assert len(book._open) == 150
     days, pilots = told(book)
     assert (days[0]["done"], days[0]["lost"]["patience"]["runs"]) == (500, 500)
     assert pilots == [{"pilot": "7", **{k: v for k, v in days[0].items() if k != "day"}}]
-    book.settle(NOON_S + 2000)
-    assert book._unsettled == []
+    book.settle(NOON_S + 8000)
+    assert book._open == []
     assert told(book) == (days, pilots)
-    assert counted(book, NOON_S + 2000) == {"done": (500.0, 30000.0), "patience": (500.0, 30000.0)}
+    assert counted(book, NOON_S + 8000) == {"done": (500.0, 30000.0), "patience": (500.0, 30000.0)}
+
+
+def test_a_run_of_which_we_hear_late_still_gets_our_reason() -> None:
+    """The pool may tell of it an hour later, before Slurm is heard again; a counter waits a little for it."""
+    for reason_after_s, in_counters in ((2.0, "evicted"), (1000.0, "not by us")):
+        book, heard_s = PayloadBook(), NOON_S + 3600.0
+        list(book.news([run(1, done=False)], heard_s))
+        book.settle(heard_s)
+        book.settle(heard_s + reason_after_s)
+        book.lost(lost(at_s=NOON_S + 10.0, cause="evicted"))
+        assert counted(book, heard_s + 1000.0) == {in_counters: (1.0, 60.0)}
+        for later_s in (1000.0, 7000.0):
+            book.settle(heard_s + later_s)
+            assert told(book)[0][0]["lost"] == {"evicted": {"runs": 1, "s": 60.0}}
+
+
+def test_a_long_journal_is_summed_up_as_it_is_read() -> None:
+    """Only the lost runs of its last half hour are kept, each with its reason."""
+    book, journal = PayloadBook(), MemoryJournal()
+    for number in range(2000):
+        at_s = NOON_S + 6 * number
+        change = PayloadEnded(str(number), "7", "vn1", at_s, 60.0, number % 2 == 0)
+        journal.append([Record(at_s, "change", "7", encode(change))])
+        journal.append([Record(at_s + 5.0, "change", "7", encode(lost(at_s=at_s)))])
+    book.recall(journal)
+    assert len(book._open) < 170
+    days, _ = told(book)
+    assert (days[0]["done"], days[0]["lost"]["patience"]["runs"]) == (1000, 1000)
+    assert counted(book, NOON_S + 20000.0) == {}
 
 
 def test_the_pilots_whose_runs_ended_last_are_told() -> None:
     """Five hundred of them, the latest first."""
     book = PayloadBook()
     for number in range(510):
-        list(book.news([run(number, pilot=str(number), at_s=NOON_S + number)]))
-    list(book.news([run(510, pilot="20", at_s=NOON_S + 510)]))
+        list(book.news([run(number, pilot=str(number), at_s=NOON_S + number)], NOON_S + number))
+    list(book.news([run(510, pilot="20", at_s=NOON_S + 510)], NOON_S + 510))
     book.settle(NOON_S + 510)
     _, pilots = told(book)
     assert [p["pilot"] for p in pilots] == [

@@ -478,7 +478,7 @@ class TimelineBuilder:
             self._tell(record, main=self._is_news(value))
             self._episodes.add(record.at_s, value)
             if isinstance(value, ch.PayloadEnded | ch.WorkLost):
-                self._payloads.take(value)
+                self._payloads.take(value, record.at_s)
 
     def _tell(self, record: Record, *, main: bool) -> None:
         if not self._story:
