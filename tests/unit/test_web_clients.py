@@ -21,6 +21,7 @@ from backfill.ui.web.tls import self_made
 from tests.unit.web_service import served
 
 _PATIENCE_S = 60.0
+_LONG = 8_000_000
 _ASK = b"GET /static/timelines.js HTTP/1.1\r\nHost: x\r\n\r\n"
 
 
@@ -37,10 +38,10 @@ def hung_up(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
     return over
 
 
-def _deaf(port: int, pair: tuple[Path, Path] | None = None) -> socket.socket:
+def _deaf(port: int, pair: tuple[Path, Path] | None = None, room: int = 2048) -> socket.socket:
     """A connection with next to no room for answers. `pair`: the service's certificate and key."""
     client = socket.socket()
-    client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2048)
+    client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, room)
     client.settimeout(_PATIENCE_S)
     client.connect(("127.0.0.1", port))
     if pair is None:
@@ -60,6 +61,80 @@ def test_one_that_asks_much_and_reads_nothing_is_hung_up_on(
         client.sendall(_ASK * 300)
         assert hung_up.wait(_PATIENCE_S)
     assert [r.message for r in caplog.records if r.name.startswith("uvicorn") and r.levelno > 20] == []
+
+
+@pytest.fixture
+def passes(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
+    """Lets the service believe that the time of a look has passed, and that of an idle connection."""
+    made, connection_made = list[PatientProtocol](), PatientProtocol.connection_made
+
+    def note(protocol: PatientProtocol, transport: Any) -> None:
+        connection_made(protocol, transport)
+        made.append(protocol)
+
+    def look() -> None:
+        protocol, looked = made[0], threading.Event()
+
+        def do() -> None:
+            if protocol in protocol.connections:
+                protocol._late.cancel()
+                protocol._look()
+                protocol.timeout_keep_alive_handler()
+            looked.set()
+
+        protocol.loop.call_soon_threadsafe(do)
+        assert looked.wait(_PATIENCE_S)
+
+    monkeypatch.setattr(PatientProtocol, "connection_made", note)
+    # What asyncio gives a close with TLS.
+    monkeypatch.setattr("asyncio.constants.SSL_SHUTDOWN_TIMEOUT", 0.001)
+    return look
+
+
+async def _long(scope: Scope, receive: Receive, send: Send) -> None:
+    """Answer with more than the kernel keeps."""
+    if scope["type"] == "http":
+        length = (b"content-length", str(_LONG).encode())
+        await send({"type": "http.response.start", "status": 200, "headers": [length]})
+        await send({"type": "http.response.body", "body": bytes(_LONG)})
+
+
+def _read(client: socket.socket, size: int) -> int:
+    """Take so much; how much there was."""
+    left = size
+    while left and (data := client.recv(left)):
+        left -= len(data)
+    return size - left
+
+
+@pytest.mark.parametrize("close", ["", "Connection: close\r\n"])
+@pytest.mark.parametrize("secure", [False, True])
+def test_one_that_reads_steadily_gets_all_of_it(
+    tmp_path: Path, passes: Callable[[], None], secure: bool, close: str
+) -> None:
+    """As much between two looks as comes at 40 KB/s, while the kernel still has more than that."""
+    pair = self_made(tmp_path / "tls", time.time()) if secure else None
+    with served(tmp_path / "none.sock", 3600.0, pair, _long) as port, _deaf(port, pair, 1 << 16) as client:
+        client.sendall(f"GET / HTTP/1.1\r\nHost: x\r\n{close}\r\n".encode())
+        got = 0
+        while got < _LONG and (piece := _read(client, 400_000)):
+            got += piece
+            passes()
+        assert got >= _LONG
+
+
+@pytest.mark.parametrize("close", ["", "Connection: close\r\n"])
+@pytest.mark.parametrize("secure", [False, True])
+def test_one_that_stops_reading_is_hung_up_on(
+    tmp_path: Path, passes: Callable[[], None], hung_up: threading.Event, secure: bool, close: str
+) -> None:
+    """At the second look after what it has acknowledged, though the kernel would take more."""
+    pair = self_made(tmp_path / "tls", time.time()) if secure else None
+    with served(tmp_path / "none.sock", 3600.0, pair, _long) as port, _deaf(port, pair, 1 << 16) as client:
+        client.sendall(f"GET / HTTP/1.1\r\nHost: x\r\n{close}\r\n".encode())
+        assert _read(client, 400_000) == 400_000
+        while not hung_up.wait(0):
+            passes()
 
 
 class Wire:
@@ -148,11 +223,24 @@ def test_a_short_rest_is_to_be_taken_whole() -> None:
     assert wire.look() == "aborted"
 
 
+def test_nobody_is_idle_for_whom_something_waits() -> None:
+    """Its connection is closed at the look after it has taken all, not before."""
+    wire = Wire()
+    protocol = _connected(wire, complete=True)
+    protocol.transport.write(b"x" * 2 * SLOWEST_BYTES)
+    for _ in range(2):
+        protocol.timeout_keep_alive_handler()
+        assert wire.look() == ""
+        wire.left -= SLOWEST_BYTES
+    assert wire.look() == "closed"
+
+
 def test_a_connection_that_is_to_be_closed_is_looked_at_until_it_is() -> None:
     """Its client may still take the last answer."""
     wire = Wire()
     protocol = _connected(wire, complete=True)
     protocol.transport.write(b"x" * 3 * SLOWEST_BYTES)
+    protocol.transport.close()
     assert wire.look() == "closed"
     for _ in range(2):
         wire.left -= SLOWEST_BYTES

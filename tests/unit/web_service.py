@@ -12,6 +12,7 @@ from pathlib import Path
 
 import httpx
 import uvicorn
+from starlette.types import ASGIApp
 
 from backfill.core.policies.access import People, Roles
 from backfill.core.policy import PolicySet
@@ -42,15 +43,20 @@ def with_roles() -> PolicySet:
 
 
 @contextmanager
-def served(path: Path, within_s: float = 30.0, pair: tuple[Path, Path] | None = None) -> Iterator[int]:
-    """The service at a port of this machine, as uvicorn runs it. `pair`: its certificate and key."""
+def served(
+    path: Path, within_s: float = 30.0, pair: tuple[Path, Path] | None = None, app: ASGIApp | None = None
+) -> Iterator[int]:
+    """The service at a port of this machine, as uvicorn runs it. `pair`: its certificate and key.
+
+    `app`: what answers in its place.
+    """
 
     class Hasty(PatientProtocol):
         pass
 
     Hasty.within_s = within_s
     config = uvicorn.Config(
-        make_app(Gateway(str(path)), per_s=1e6),
+        app or make_app(Gateway(str(path)), per_s=1e6),
         http=Hasty,
         ws="none",
         log_config=None,

@@ -7,9 +7,13 @@ from __future__ import annotations
 
 import asyncio
 import json
+import sys
 import time
 from collections import OrderedDict
 from collections.abc import Callable
+from fcntl import ioctl
+from math import inf
+from termios import TIOCOUTQ
 from typing import Any
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -114,11 +118,20 @@ async def _say(send: Send, status: int, sentence: str) -> None:
 
 
 class _Outlet:
-    """A transport that counts what is given to it."""
+    """A transport that counts what is given to it and what its client has of that.
+
+    The client has what it acknowledged: of what the kernel took, megabytes may wait there, and the
+    kernel asks for more only when a third of them has gone. asyncio tells of TLS only what is not yet
+    encrypted; the rest waits in the transport below.
+    """
 
     def __init__(self, transport: Any) -> None:
         self._transport = transport
+        self._tls = getattr(transport, "_ssl_protocol", None)
         self._given = 0
+        if self._tls is not None:
+            # It would cut off what is left after so long, however steadily the client takes it.
+            self._tls._ssl_shutdown_timeout = inf
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._transport, name)
@@ -128,9 +141,23 @@ class _Outlet:
         self._given += len(data)
         self._transport.write(data)
 
+    def close(self) -> None:
+        """Close once what is left is taken. With TLS asyncio could not abort after a second close."""
+        if not self._transport.is_closing():
+            self._transport.close()
+
     def waiting(self) -> int:
         """Return how many bytes wait for the client."""
-        return int(self._transport.get_write_buffer_size())
+        below = getattr(self._tls, "_transport", None)  # None as well once the connection is lost
+        kept = 0 if below is None else below.get_write_buffer_size()
+        return int(self._transport.get_write_buffer_size() + kept + self._sent())
+
+    def _sent(self) -> int:
+        """Return how many bytes the kernel has that the client has not acknowledged."""
+        sock = self._transport.get_extra_info("socket")
+        if sock is None or sock.fileno() < 0:
+            return 0
+        return int.from_bytes(ioctl(sock.fileno(), TIOCOUTQ, bytes(4)), sys.byteorder)
 
     def taken(self) -> int:
         """Return how many bytes of all do not wait any more."""
@@ -150,6 +177,11 @@ class PatientProtocol(H11Protocol):
         self._out = _Outlet(transport)
         super().connection_made(self._out)  # type: ignore[arg-type]  # it is used like one
         self._look_again()
+
+    def timeout_keep_alive_handler(self) -> None:
+        """Close what nobody uses; a client that still takes its answer does, and is looked at."""
+        if not self._out.waiting():
+            super().timeout_keep_alive_handler()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Stop waiting."""
@@ -173,6 +205,7 @@ class PatientProtocol(H11Protocol):
             self.transport.abort()
             return
         cycle = self.cycle  # None before the first request, whatever its type says
-        if cycle is self._before and getattr(cycle, "response_complete", True):
+        idle = cycle is self._before and getattr(cycle, "response_complete", True)
+        if idle and not self._out.waiting():
             self.transport.close()
         self._look_again()
