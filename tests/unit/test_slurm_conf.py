@@ -13,7 +13,7 @@ from backfill.drivers.slurm.conf import transaction
 from backfill.drivers.slurm.conf.dry import DryVerdict, judge
 from backfill.drivers.slurm.conf.managed import LineState, Managed, Method, NodeLine, WantedNodes, parse
 from backfill.drivers.slurm.conf.transaction import RolledBackError
-from backfill.ports.errors import BusyError, RefusedError, UnreachableError
+from backfill.ports.errors import BusyError, DriverError, RefusedError, UnreachableError
 from backfill.ports.workload import ClusterObservation, NodeSpec
 from tests.unit.conf_cluster import ConfCluster, CrashError, line, with_node, without_nodes
 
@@ -133,6 +133,32 @@ def test_a_refused_reload_is_taken_back(cluster: ConfCluster) -> None:
         cluster.transactions.apply(with_node("vn2"), dry=False)
     assert cluster.managed.read_text() == before
     assert cluster.transactions.recover() == ""
+
+
+@pytest.mark.parametrize("garbled", [False, True])
+def test_a_slurmctld_that_reads_its_files_is_not_restarted(
+    cluster: ConfCluster, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, garbled: bool
+) -> None:
+    """Both reloads were in vain: it is waited for on the way back, whether it is silent or makes no sense."""
+    before, ran = cluster.managed.read_text(), tmp_path / "restarted"
+    cluster.restart = ("touch", str(ran))
+    alive = cluster.look
+    looks = iter((True, True, False))  # before the change, after a reload, on the way back
+
+    def look() -> ClusterObservation:
+        if not next(looks, True):
+            raise DriverError("slurmctld", "garbled") if garbled else UnreachableError("slurmctld", "busy")
+        return alive()
+
+    monkeypatch.setattr(cluster, "look", look)
+    cluster.tools.answer("scontrol reconfigure", err="Unable to contact slurm controller", status=1)
+    transactions = cluster.transactions
+    patient = replace(transactions.place, health_s=0.05)
+    object.__setattr__(transactions, "place", patient)
+    with pytest.raises(RolledBackError):
+        transactions.apply(with_node("vn2"), dry=False)
+    assert not ran.exists()
+    assert cluster.managed.read_text() == before
 
 
 def interrupted(cluster: ConfCluster, step: str = "reload") -> str:

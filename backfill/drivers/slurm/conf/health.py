@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from backfill.core.model.cluster import JobState, NodeBase
-from backfill.ports.errors import DriverError
+from backfill.ports.errors import DriverError, UnreachableError
 from backfill.ports.workload import ClusterObservation
 
 _POLL_S = 0.1
@@ -40,6 +40,14 @@ class SlurmHealth:
         return cls(frozenset(nodes), jobs)
 
 
+@dataclass(frozen=True, slots=True)
+class Illness:
+    """What is not well, in one sentence. `silent`: slurmctld has not answered for as long as was waited."""
+
+    what: str
+    silent: bool = False
+
+
 def lost(before: SlurmHealth, now: ClusterObservation) -> str | None:
     """Say what is missing now, in one sentence; None: nothing is."""
     for name in sorted(before.nodes):
@@ -63,16 +71,20 @@ def await_health(
     expected: Iterable[str],
     within_s: float,
     effective: Callable[[], str | None] = lambda: None,
-) -> str | None:
-    """Look until all is well (None); after `within_s`, what is not, in one sentence.
+) -> Illness | None:
+    """Look until all is well (None); after `within_s`, say what is not.
 
     `expected` are nodes that must be known now; `effective` says which setting is not in force.
     """
     deadline_s = time.monotonic() + within_s
+    silent = True
     while True:
-        problem = _look(look, before, frozenset(expected), effective)
-        if not problem or time.monotonic() > deadline_s:
-            return problem
+        found = _look(look, before, frozenset(expected), effective)
+        if found is None:
+            return None
+        silent = silent and found.silent
+        if time.monotonic() > deadline_s:
+            return Illness(found.what, silent)
         time.sleep(_POLL_S)
 
 
@@ -81,12 +93,11 @@ def _look(
     before: SlurmHealth,
     expected: frozenset[str],
     effective: Callable[[], str | None],
-) -> str | None:
+) -> Illness | None:
     try:
         seen = look()
         absent = sorted(expected - seen.nodes.keys())
-        if absent:
-            return f"Slurm does not know {absent[0]}"
-        return lost(before, seen) or effective()
+        what = f"Slurm does not know {absent[0]}" if absent else lost(before, seen) or effective()
     except DriverError as error:
-        return str(error)
+        return Illness(str(error), isinstance(error, UnreachableError))
+    return Illness(what) if what else None

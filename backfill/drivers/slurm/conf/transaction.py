@@ -13,7 +13,7 @@ from backfill.drivers.slurm.commands import SlurmTools
 from backfill.drivers.slurm.conf import rules
 from backfill.drivers.slurm.conf.dry import dry_start
 from backfill.drivers.slurm.conf.files import Backups, locked, read_or_empty, replace_file
-from backfill.drivers.slurm.conf.health import SlurmHealth, await_health
+from backfill.drivers.slurm.conf.health import Illness, SlurmHealth, await_health
 from backfill.drivers.slurm.conf.managed import (
     EMPTY,
     ForeignEditError,
@@ -211,25 +211,27 @@ class Transactions:
         replace_file(self.place.managed, note.new, like=self.place.conf)
         problem = self._reload(note.restart) or self._unhealthy(note, note.expected)
         if problem:
-            back = note.turned(problem)
+            back = note.turned(problem.what)
             self._note().write(back)
-            self._back(back)
+            self._back(back, dead=problem.silent)
         self.at("end")
         self._note().clear()
 
-    def _back(self, note: Note) -> NoReturn:
-        """Write the old text, reload, look; raises RolledBackError in any case."""
+    def _back(self, note: Note, *, dead: bool = False) -> NoReturn:
+        """Write the old text, reload, look; raises RolledBackError in any case.
+
+        `dead`: slurmctld has just been waited for in vain.
+        """
         self.at("write back")
         replace_file(self.place.managed, note.old, like=self.place.conf)
-        # Whoever comes here has waited for it already, or has just heard it.
-        revive = bool(self.reload.restart) and not self._answers()
-        problem = self._reload(note.restart or revive) or self._unhealthy(note, ())
+        restart = note.restart or (bool(self.reload.restart) and (dead or self._is_dead()))
+        problem = self._reload(restart) or self._unhealthy(note, ())
         if problem:
             if self._answers():
                 self._note().clear()  # what is lost is lost: another try would not bring it back
             raise RolledBackError(
                 self.place.name,
-                f"the old file is back after '{note.why}', but all is not well: {problem}",
+                f"the old file is back after '{note.why}', but all is not well: {problem.what}",
                 "look at slurmctld's log; start slurmctld if it does not run",
             )
         self._note().clear()
@@ -243,7 +245,15 @@ class Transactions:
             return False
         return True
 
-    def _reload(self, restart: bool) -> str | None:
+    def _is_dead(self) -> bool:
+        """Wait for an answer: a slurmctld that reads its files gives none, and must not be restarted."""
+        illness = self._await_answer()
+        return illness is not None and illness.silent
+
+    def _await_answer(self) -> Illness | None:
+        return await_health(self.slurm.look, SlurmHealth(frozenset(), {}), (), self.place.health_s)
+
+    def _reload(self, restart: bool) -> Illness | None:
         self.at("reload")
         try:
             self.reload.carry_out(self.slurm.commands, restart=restart)
@@ -251,21 +261,21 @@ class Transactions:
             if problem := self._reload_after(str(error)):
                 return problem
         except DriverError as error:
-            return str(error)
+            return Illness(str(error))
         self.at("look")
         return None
 
-    def _reload_after(self, silence: str) -> str | None:
+    def _reload_after(self, silence: str) -> Illness | None:
         """Reload once more: silence is no refusal, since a slurmctld that reads its files may not answer."""
-        if await_health(self.slurm.look, SlurmHealth(frozenset(), {}), (), self.place.health_s):
-            return silence
+        if illness := self._await_answer():
+            return Illness(silence, illness.silent)
         try:
             self.reload.carry_out(self.slurm.commands, restart=False)
         except DriverError as error:
-            return str(error)
+            return Illness(str(error))
         return None
 
-    def _unhealthy(self, note: Note, expected: tuple[str, ...]) -> str | None:
+    def _unhealthy(self, note: Note, expected: tuple[str, ...]) -> Illness | None:
         wanted = parse(note.new).pairs() if expected or note.direction is Direction.FORWARD else []
         return await_health(
             self.slurm.look,
