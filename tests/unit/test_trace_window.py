@@ -14,6 +14,7 @@ from backfill.sim.traces.swf import swf_lines
 from backfill.sim.traces.trace import TraceError
 from backfill.sim.traces.window import AFTER, BEFORE, RAN_ALREADY, WAITED_ALREADY, TraceWindow
 from backfill.ui.commands.replay import main
+from backfill.ui.commands.replay_options import moment
 from backfill.ui.parser import BAD_DATA
 from tests.unit.policy_files import loaded, text
 from tests.unit.replay_files import LIMITS, SMALL
@@ -135,7 +136,14 @@ def test_a_backlog_of_the_same_time_has_the_same_window(
     ("options", "status", "says"),
     [
         (("--from", "soon"), 2, "'soon' is no moment; write 2024-01-10"),
+        (("--from", "20240110"), 2, "as well as a number of seconds; write 2024-01-10 or @20240110"),
         (("--from", "20", "--to", "20"), 2, "--to is not after --from"),
+        (
+            ("--from", "2024-01-10T08:00Z"),
+            BAD_DATA,
+            "without Z or an offset, or make the dump with SLURM_TIME",
+        ),
+        (("--to", "2024-01-10T08:00+05:00"), BAD_DATA, "jobs.txt: has local times of an unknown zone"),
         (("--from", "2025-01-01"), BAD_DATA, f"has no job that can be replayed (12 jobs: {BEFORE})"),
     ],
 )
@@ -149,3 +157,29 @@ def test_what_cannot_be_says_why(
         found = int(str(end.code))
     assert found == status
     assert says in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("given", "jobs"),
+    [
+        ("2024-01-01T08:00", 4),
+        ("2024-01-01T08:00Z", 4),
+        ("2024-01-01T08:00+05:00", 9),
+        ("2024-01-01T08:00:00-02:30", 1),
+        (f"{MONDAY_S + 10 * 3600}", 2),
+        (f"@{MONDAY_S + 10 * 3600}", 2),
+    ],
+)
+def test_an_offset_from_utc_counts_where_the_trace_has_seconds_since_1970(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], given: str, jobs: int
+) -> None:
+    at = [MONDAY_S + hour * 3600 for hour in range(12)]
+    path = dump(tmp_path, *(f"{n}|{at_s}|{at_s}|600|1|01:00:00" for n, at_s in enumerate(at, 1)))
+    assert main([str(path), "--cluster", "2x1", "--from", given, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["jobs"] == jobs
+
+
+@pytest.mark.parametrize(("given", "jobs"), [("@20240110", 1), ("20241310", 0), ("99", 2)])
+def test_digits_that_cannot_be_a_day_are_seconds_of_the_trace(tmp_path: Path, given: str, jobs: int) -> None:
+    path = swf(tmp_path, "100 0 10", "20240110 0 10")
+    assert len(read_trace(path, window=TraceWindow(moment(given).at_s))) == jobs

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -21,6 +21,7 @@ class TraceWindow:
 
     from_s: int | None = None
     to_s: int | None = None
+    zoned: bool = field(default=False, kw_only=True)  # one of them was given with an offset from UTC
 
     def __bool__(self) -> bool:
         return self.from_s is not None or self.to_s is not None
@@ -33,8 +34,13 @@ def cut(path: Path, trace: JobTrace, window: TraceWindow) -> JobTrace:
     """Return what the trace has within the window, which bounds what a replay of it observes.
 
     The trace must have been read with its starts; a job of unknown start is taken to have begun at
-    once. TraceError where the trace does not know dates.
+    once. TraceError where the trace does not know dates, or not of which zone they are.
     """
+    if window.zoned and trace.wall:
+        what = (
+            "has local times of an unknown zone; give --from and --to as it has them, without Z or an offset"
+        )
+        raise TraceError(path, 0, f"{what}, or make the dump with SLURM_TIME_FORMAT=%s")
     begin, bound = (_tick(path, trace, at_s) for at_s in (window.from_s, window.to_s))
     builder = TraceBuilder()
     builder.ticks_per_s, builder.unix_start_s, builder.wall = (

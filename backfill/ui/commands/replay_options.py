@@ -8,7 +8,8 @@ from __future__ import annotations
 import argparse
 import re
 from collections.abc import Callable
-from datetime import UTC, datetime
+from dataclasses import dataclass
+from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import TypeVar
 
@@ -43,22 +44,48 @@ def work(text: str) -> str:
     raise argparse.ArgumentTypeError(f"'{text}' {what}, for example")
 
 
-def moment(text: str) -> int:
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """A moment as somebody wrote it: seconds since 1970 or of the trace; `zoned`: with an offset from UTC."""
+
+    at_s: int
+    zoned: bool = False
+
+
+def moment(text: str) -> Moment:
     """Read a moment as sacct's -S takes it, or as seconds: those since 1970, or of the trace's own."""
+    seconds = text.removeprefix("@")
     try:
-        if text.isascii() and text.isdigit() and len(text) < 12:
-            return int(text)
-        return int(datetime.fromisoformat(text).replace(tzinfo=UTC).timestamp())
+        if seconds.isascii() and seconds.isdigit() and len(seconds) < 12:
+            _refuse_either(text)
+            return Moment(int(seconds))
+        at = datetime.fromisoformat(text)
     except ValueError:
         what = (
             f"'{text}' is no moment; write 2024-01-10 or 2024-01-10T08:00, or seconds as the trace has them"
         )
         raise argparse.ArgumentTypeError(what) from None
+    zoned = at.tzinfo is not None
+    return Moment(int((at if zoned else at.replace(tzinfo=UTC)).timestamp()), zoned)
+
+
+def _refuse_either(text: str) -> None:
+    """Refuse digits that may be a day as well as seconds."""
+    if len(text) != 8:
+        return
+    try:
+        day = date.fromisoformat(text)
+    except ValueError:
+        return
+    what = f"'{text}' is a day as well as a number of seconds; write {day} or @{text}"
+    raise argparse.ArgumentTypeError(what)
 
 
 def window(args: argparse.Namespace) -> TraceWindow:
     """Return what --from and --to say."""
-    return TraceWindow(getattr(args, "from"), args.to)
+    given = (getattr(args, "from"), args.to)
+    bounds = (None if one is None else one.at_s for one in given)
+    return TraceWindow(*bounds, zoned=any(one is not None and one.zoned for one in given))
 
 
 def duration(text: str) -> float:
