@@ -2,7 +2,7 @@
 
 from backfill.config.catalogue import confined
 from backfill.config.images import ImageEntry
-from backfill.config.live import conflicts, hints
+from backfill.config.live import conflicts, hints, hints_of_file
 from backfill.config.load import check, check_text, load
 from backfill.config.model import (
     CallLimits,
@@ -38,6 +38,7 @@ __all__ = [
     "confined",
     "conflicts",
     "hints",
+    "hints_of_file",
     "json_schema",
     "load",
 ]

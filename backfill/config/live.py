@@ -19,6 +19,7 @@ from backfill.core.room import too_large_to_bind
 # Of the releases that the contract suites run on.
 _NEWEST = (26, 5)
 _OLDEST_PYSLURM = (25, 11)
+_SELDOM_S = 10.0  # readings take a while, and after 15 s there is a gap in what we know
 _WITHOUT_DEVICES = (Rung.SUSPEND, Rung.MIGRATE)
 _LAST_STEP = re.compile(r"(\.[^.\[\]]*|\[[^\[\]]*\])$")
 
@@ -60,11 +61,41 @@ def hints(
             "after the high-priority job has started; install the eviction hook"
         )
     return [
+        *hints_of_file(config),
         *found,
         *_release(config, settings),
         *_batch_start(config, settings),
         *_devices(config, settings, hosts),
     ]
+
+
+def hints_of_file(config: Config) -> list[str]:
+    """Return those that need no cluster. A daemon must start with such a file: instances may stand still."""
+    ladders = [("ladder", config.policies.ladder.rungs)]
+    workloads = enumerate(config.policies.workloads.entries)
+    ladders += [(f"workloads[{index}].ladder", one.ladder) for index, one in workloads]
+    shares = [hint for path, rungs in ladders for hint in _shares(config, path, rungs)]
+    return [*_seldom(config), *shares]
+
+
+def _seldom(config: Config) -> Iterator[str]:
+    poll_s = config.daemon.poll_s
+    if poll_s > _SELDOM_S:
+        yield (
+            f"{_at(config, 'daemon.poll_s')} is {poll_s:g} s, and after 15 s without a reading of Slurm "
+            f"nothing counts as seen; write {_SELDOM_S:g} s or less"
+        )
+
+
+def _shares(config: Config, path: str, rungs: tuple[RungRule, ...]) -> Iterator[str]:
+    for index, rule in enumerate(rungs):
+        key, percent = f"{path}[{index}].cpu_percent", rule.cpu_percent
+        if percent is None:
+            continue
+        if rule.rung is not Rung.THROTTLE:
+            yield f"{_at(config, key)} has no meaning for {rule.rung}, only for throttle; remove it"
+        elif percent >= 100:
+            yield f"{_at(config, key)} is {percent}, which slows nothing down; write 99 or less"
 
 
 def _batch_start(config: Config, settings: SlurmSettings) -> Iterator[str]:

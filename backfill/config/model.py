@@ -94,8 +94,8 @@ class DaemonSettings:
     listen: str = key("", "Address and port for hooks on other machines; empty: none.", form="endpoint")
     poll_s: float = key(
         2.0,
-        "How often Slurm is read when nothing happens. After 15 s without a reading nothing counts as seen.",
-        most=10.0,
+        "How often Slurm is read when nothing happens. After 15 s without a reading nothing counts as seen, "
+        "so more than 10 s is too much.",
     )
     host_poll_s: float = key(5.0, "How often each host is read when nothing happens.")
     watch_s: float = key(0.03, "How often a node or host is read while the daemon waits for something there.")

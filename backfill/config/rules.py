@@ -32,11 +32,12 @@ from backfill.core.policies.saving import Saving
 from backfill.core.policies.scale import Scale
 from backfill.core.policies.spread import Larger, Spread
 from backfill.core.policies.supply import Supply
-from backfill.core.policies.workloads import WarnBy, Workload, Workloads
+from backfill.core.policies.workloads import JobSet, WarnBy, Workload, Workloads
 from backfill.core.policy import Priorities, Proof, Template
 
 _STAYING = (Rung.THROTTLE, Rung.PAUSE, Rung.SUSPEND)
-_MOST_WORKLOADS = 300
+_MOST_WORKLOADS = 5000
+_COMPARED = 300  # so many entries with all after them: each with each would take minutes
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,31 +91,31 @@ def _order(ladder: Ladder, at: str) -> Iterator[BrokenRule]:
         if rung not in _STAYING and rule.for_s is not None:
             what = f"has no meaning for {rung}, which is over when it is done"
             yield BrokenRule(f"{at}[{index}].for_s", what, "remove it")
-        if rung is not Rung.THROTTLE and rule.cpu_percent is not None:
-            what = f"has no meaning for {rung}, only for throttle"
-            yield BrokenRule(f"{at}[{index}].cpu_percent", what, "remove it")
         before.setdefault(rung, index)
 
 
 def _workloads(workloads: Workloads, ladder: Ladder, proof: Proof) -> Iterator[BrokenRule]:
     if len(workloads.entries) > _MOST_WORKLOADS:
-        what = f"has {len(workloads.entries)} entries, and each is compared with all before it"
+        what = f"has {len(workloads.entries)} entries, and each new job is compared with all of them"
         yield BrokenRule("workloads", what, f"write {_MOST_WORKLOADS} or fewer: one can name many users")
         return
-    names = [one.name for one in workloads.entries]
+    names: dict[str, int] = {}
+    before: list[JobSet] = []
     for index, one in enumerate(workloads.entries):
-        at = f"workloads[{index}]"
-        if one.name in names[:index]:
-            what = f"is {one.name}, as workloads[{names.index(one.name)}].name already is"
+        at, jobs = f"workloads[{index}]", JobSet.of(one)
+        if (first := names.setdefault(one.name, index)) < index:
+            what = f"is {one.name}, as workloads[{first}].name already is"
             yield BrokenRule(f"{at}.name", what, "give each workload a name of its own")
-        if any(earlier.has_all_of(one) for earlier in workloads.entries[:index]):
+        if any(earlier.has_all_of(jobs) for earlier in before):
             what = "has no jobs, because an entry before it has all of them"
             yield BrokenRule(at, what, "put it before that entry, or name fewer jobs there")
         yield from _order(Ladder(one.ladder), f"{at}.ladder")
         yield from _warning(one, at)
         yield from _kept(Ladder(one.ladder), proof, f"{at}.ladder")
-        its = workloads.ladder(one.name, ladder, to_disk=proof is Proof.MEMORY)
+        its = Workloads((one,)).ladder(one.name, ladder, to_disk=proof is Proof.MEMORY)
         yield from _patience(one, its, ready=its is not ladder, at=at)
+        if index < _COMPARED:
+            before.append(jobs)
 
 
 def _supply(supply: Supply, condor: CondorEntry | None, priorities: Priorities) -> Iterator[BrokenRule]:

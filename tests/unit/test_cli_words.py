@@ -106,6 +106,17 @@ def test_a_right_policy_file_passes(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert json.loads(capsys.readouterr().out) == []
 
 
+def test_a_policy_file_with_a_hint_passes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """It is told beside the problems, of which there are none."""
+    example = Path(__file__).parents[2] / "config/policy.minimal.yaml"
+    path = tmp_path / "policy.yaml"
+    path.write_text(f"{example.read_text()}\ndaemon: {{poll_s: 30}}\n")
+    assert main(["policy", "check", str(path), "--json"]) == 0
+    shown = capsys.readouterr()
+    assert json.loads(shown.out) == []
+    assert "daemon.poll_s is 30 s, and after 15 s" in shown.err
+
+
 def test_a_wrong_policy_file_is_a_data_error_with_its_place(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from backfill.config import Config, conflicts, hints
+from backfill.config import Config, conflicts, hints, hints_of_file
 from backfill.core.model.cluster import Node, NodeBase, SlurmSettings, SlurmVersion
 from backfill.core.model.fleet import Host, NumaNode
 from backfill.core.model.quantities import Resources
@@ -36,6 +36,21 @@ def test_a_file_that_fits_has_no_conflicts_and_no_hints(config: Config) -> None:
     """Nothing is said when nothing is wrong."""
     assert conflicts(config, SETTINGS, NODES, HOSTS) == []
     assert hints(config, SETTINGS, NODES, HOSTS) == []
+
+
+def test_what_a_file_says_in_vain_is_a_hint(tmp_path: Path) -> None:
+    """The daemon starts with it: what stands still has to come back."""
+    ladder = "[{rung: throttle, cpu_percent: 100, for_s: 9}, {rung: requeue, cpu_percent: 5}]"
+    workloads = "workloads: [{name: w, ladder: [{rung: pause, cpu_percent: 7}]}]"
+    config = loaded(tmp_path, text(f"ladder: {ladder}", workloads, "daemon: {poll_s: 20}"))
+    assert hints(config, SETTINGS, NODES, HOSTS) == hints_of_file(config)
+    assert hints_of_file(config) == [
+        "line 12: daemon.poll_s is 20 s, and after 15 s without a reading of Slurm nothing counts as seen; "
+        "write 10 s or less",
+        "line 10: ladder[0].cpu_percent is 100, which slows nothing down; write 99 or less",
+        "line 10: ladder[1].cpu_percent has no meaning for requeue, only for throttle; remove it",
+        "line 11: workloads[0].ladder[0].cpu_percent has no meaning for pause, only for throttle; remove it",
+    ]
 
 
 def test_a_host_whose_node_slurm_does_not_know(config: Config) -> None:

@@ -51,8 +51,6 @@ LADDERS = [
     ("[{rung: suspend}, {rung: pause}]", "ladder[1].rung is pause, after suspend"),
     ("[{rung: requeue, for_s: 5}]", "ladder[0].for_s has no meaning for requeue"),
     ("[{rung: migrate, for_s: 5}]", "ladder[0].for_s has no meaning for migrate"),
-    ("[{rung: throttle, cpu_percent: 100}]", "ladder[0].cpu_percent is 100; it must be 99 or less"),
-    ("[{rung: pause, cpu_percent: 2}]", "ladder[0].cpu_percent has no meaning for pause, only for throttle"),
     ("[{rung: cancel}]", "the text 'cancel'; write throttle, pause, suspend, migrate or requeue"),
     ("[{rung: pause}, {rung: throttle}]", "ladder[1].rung is throttle, after a rung that has"),
     ("[{within_s: 5}]", "ladder[0].rung is missing; add it: throttle, pause, suspend"),
@@ -64,10 +62,20 @@ LADDERS = [
 
 def test_what_is_compared_with_all_before_it_is_limited(tmp_path: Path) -> None:
     """What a few kilobytes of text can cost whoever checks it has an end."""
-    entries = ", ".join(f"{{name: n{number}, users: [u{number}]}}" for number in range(301))
+    entries = ", ".join(f"{{name: n{number}, users: [u{number}]}}" for number in range(5001))
     (found,) = sentences(tmp_path, text(f"workloads: [{entries}]"))
-    assert "workloads has 301 entries" in found
-    assert "write 300 or fewer" in found
+    assert "workloads has 5001 entries" in found
+    assert "write 5000 or fewer" in found
+
+
+def test_hundreds_of_workloads_are_compared_with_the_first_ones(tmp_path: Path) -> None:
+    """One for each of many users is no mistake; a name that comes twice is found anywhere."""
+    entries = [f"{{name: n{number}, users: [u{number}]}}" for number in range(400)]
+    assert sentences(tmp_path, text(f"workloads: [{', '.join(entries)}]")) == []
+    entries[399] = "{name: n350, users: [u7]}"
+    twice, empty = sentences(tmp_path, text(f"workloads: [{', '.join(entries)}]"))
+    assert "workloads[399].name is n350, as workloads[350].name already is" in twice + empty
+    assert "workloads[399] has no jobs, because an entry before it has all of them" in twice + empty
 
 
 def test_the_names_of_all_hostlists_are_limited(tmp_path: Path) -> None:

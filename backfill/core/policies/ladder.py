@@ -18,7 +18,9 @@ class RungRule:
     within_s: float = key(30.0, "If it has not worked after this time, the next rung is taken.")
     for_s: float | None = key(None, "null: stay until the host is free again")
     cpu_percent: int | None = key(
-        None, "null: 2, the share of its CPU time that a throttled instance keeps", most=99
+        None,
+        "null: 2, the share of its CPU time that a throttled instance keeps. 100 or more slows nothing down, "
+        "and the next rung is taken.",
     )
 
     @property

@@ -151,24 +151,32 @@ class Workload:
         alike = ((self.job_name, job.name), (self.comment, job.comment))
         return all(not pattern or fnmatchcase(value, pattern) for pattern, value in alike)
 
-    def has_all_of(self, other: Workload) -> bool:
-        """Return True if each job that the other one has is one of these as well."""
-        lists = (
-            (self.partitions, other.partitions),
-            (self.qos, other.qos),
-            (self.users, other.users),
-            (self.accounts, other.accounts),
-        )
-        if any(mine and not (theirs and set(theirs) <= set(mine)) for mine, theirs in lists):
-            return False
-        alike = ((self.job_name, other.job_name), (self.comment, other.comment))
-        same = all(not mine or mine == theirs for mine, theirs in alike)
-        return same and self.min_nodes <= other.min_nodes
-
     @property
     def terms(self) -> Terms:
         """Return what holds for its jobs."""
         return _terms(self)
+
+
+@dataclass(frozen=True, slots=True)
+class JobSet:
+    """Which jobs an entry has, to be compared with many others."""
+
+    lists: tuple[frozenset[str], ...]
+    patterns: tuple[str, ...]
+    min_nodes: int
+
+    @classmethod
+    def of(cls, one: Workload) -> JobSet:
+        lists = (one.partitions, one.qos, one.users, one.accounts)
+        return cls(tuple(map(frozenset, lists)), (one.job_name, one.comment), one.min_nodes)
+
+    def has_all_of(self, other: JobSet) -> bool:
+        """Return True if each job that the other one has is one of these as well."""
+        alike = zip(self.patterns, other.patterns, strict=True)
+        if self.min_nodes > other.min_nodes or any(mine and mine != theirs for mine, theirs in alike):
+            return False
+        lists = zip(self.lists, other.lists, strict=True)
+        return all(not mine or (theirs and theirs <= mine) for mine, theirs in lists)
 
 
 @cache

@@ -13,7 +13,7 @@ from backfill.ui.client import Asking, add_reading, guarded, print_json
 from backfill.ui.parser import BAD_DATA, OK, add_verbs, say
 
 if TYPE_CHECKING:
-    from backfill.config import Problem
+    from backfill.config import Config, Problem
 
 # So often the daemon is asked whether it is done, seconds.
 _LOOK_EVERY_S = 1.0
@@ -43,11 +43,18 @@ def run_policy(args: argparse.Namespace) -> int:
         return guarded(lambda client: _reload(client, as_json=args.json), args)
     if args.verb == "compare":
         return _compare(args)
-    from backfill.config import check
+    return _check(args)
+
+
+def _check(args: argparse.Namespace) -> int:
+    from backfill.config import check, hints_of_file, load
 
     problems = check(args.file)
     if not problems:
-        problems = _constraint(args.file)
+        config = load(args.file)
+        for hint in hints_of_file(config):
+            say(f"{args.file}: {hint}")
+        problems = _constraint(args.file, config)
     if args.json:
         print(json.dumps([p.to_json() for p in problems], indent=2))
     elif problems:
@@ -61,12 +68,11 @@ def run_policy(args: argparse.Namespace) -> int:
     return BAD_DATA if problems else OK
 
 
-def _constraint(file: str) -> list[Problem]:
+def _constraint(file: str, config: Config) -> list[Problem]:
     """Have HTCondor itself read condor.constraint, which is in a language of its own."""
-    from backfill.config import Problem, load
+    from backfill.config import Problem
     from backfill.config.problems import quote
 
-    config = load(file)
     if config.condor is None or not config.condor.constraint:
         return []
     from backfill.ports.errors import DriverError
