@@ -233,15 +233,19 @@ class Lab:
         user: str = "root",
     ) -> subprocess.CompletedProcess[str]:
         """Run a command in a machine to its end; like subprocess.run, killed when time is over."""
-        return subprocess.run(
-            self.command(machine, argv, env, user),
-            input=stdin,
-            stdin=subprocess.DEVNULL if stdin is None else None,
-            capture_output=True,
-            text=True,
-            timeout=timeout_s,
-            check=check,
-        )
+        try:
+            return subprocess.run(
+                self.command(machine, argv, env, user),
+                input=stdin,
+                stdin=subprocess.DEVNULL if stdin is None else None,
+                capture_output=True,
+                text=True,
+                timeout=timeout_s,
+                check=check,
+            )
+        except subprocess.CalledProcessError as error:
+            error.add_note(error.stderr.strip())
+            raise
 
     def popen(
         self,
