@@ -18,7 +18,8 @@ from tests.real.daemon_rig import PAUSE, REQUEUE, DaemonRig, rig_in_lab
 from tests.real.jobs_rig import LIMIT_S
 
 pytestmark = pytest.mark.inside
-_SLOW_S = 3000.0
+# Less than the whole machine's limit: whoever waits in vain says what he sees.
+_SLOW_S = 2400.0
 _DRIVERS = Path("/sys/bus/pci/devices")
 _FUNCTIONS = ("0000:01:10.0", "0000:01:10.2")
 # What a guest sees of the card: its functions (8086:10ca).

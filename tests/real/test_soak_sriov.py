@@ -11,7 +11,7 @@ from tests.real.sriov_machine import python, run_inside
 
 pytestmark = [pytest.mark.real, pytest.mark.soak]
 
-LIMIT_S = 3600.0
+LIMIT_S = 7200.0
 _TESTS = "-m pytest -m inside --basetemp=/run/pytest -p no:cacheprovider -v --durations=0"
 
 
