@@ -12,7 +12,6 @@ from backfill.lab.spec import LabError
 
 # The suite of what a lab has installed on its machine, and which a site's image is made of by default.
 OWN = "bookworm"
-DEBIAN, SECURITY = "http://deb.debian.org/debian", "http://security.debian.org/debian-security"
 KEYRING = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
 _LATER = (
     # The lists of a suite in development expire, and a mirror may be older than that.
@@ -52,10 +51,11 @@ def install(
     """Make `root` with these packages and all that they need; LabError with what the log says of why not.
 
     `sources`: lines or files of apt's; without any, a later suite comes from `mirror`, without its updates.
+    Where this machine's apt knows none, mmdebstrap takes Debian's own, with them.
     """
     argv = ["mmdebstrap", *how, *_NO_WAITING, f"--include={','.join(packages)}", suite, str(root), *sources]
-    if suite != OWN and not sources:
-        argv.append(mirror(suite))
+    if suite != OWN and not sources and (place := mirror(suite)):
+        argv.append(place)
     with log.open("w") as output:
         done = subprocess.run(argv, stdout=output, stderr=subprocess.STDOUT, check=False)
     if done.returncode != 0:
@@ -73,27 +73,37 @@ def failure(suite: str, log: Sequence[str]) -> str:
 
 
 def mirror(suite: str) -> str:
-    """Return where to get a suite of Debian from, as this machine's apt does."""
-    return _place(suite, "", DEBIAN)
+    """Return where to get a suite of Debian from, as this machine's apt does; empty: it does not say."""
+    return _place(suite, "")
 
 
 def archive(suite: str) -> tuple[str, ...]:
-    """Return apt's lines for a stable suite with its updates and its security updates."""
+    """Return apt's lines for a stable suite with its updates and its security updates.
+
+    None where this machine's apt gets nothing of Debian's; LabError where it gets no security updates.
+    """
     of_machine = mirror(suite)
+    if not of_machine:
+        return ()
+    security = _place(suite, "-security")
+    if not security:
+        raise LabError(
+            f"apt has no source of Debian's security updates: name one of {suite}-security in /etc/apt"
+        )
     places = {
         suite: of_machine,
-        f"{suite}-updates": _place(suite, "-updates", of_machine),
-        f"{suite}-security": _place(suite, "-security", SECURITY),
+        f"{suite}-updates": _place(suite, "-updates") or of_machine,
+        f"{suite}-security": security,
     }
     # Which keys apt trusts by itself is another matter in each release.
     trusted = f"[signed-by={KEYRING}] " if KEYRING.exists() else ""
     return tuple(f"deb {trusted}{place} {name} main" for name, place in places.items())
 
 
-def _place(suite: str, mark: str, otherwise: str) -> str:
-    """Choose the machine's mirror of the suite, then that of its own release, then Debian's own place."""
+def _place(suite: str, mark: str) -> str:
+    """Choose the machine's mirror of the suite, then that of its own release; empty: it has neither."""
     known = _known()
-    return known.get(suite + mark) or known.get(own_suite() + mark) or otherwise
+    return known.get(suite + mark) or known.get(own_suite() + mark) or ""
 
 
 def own_suite() -> str:

@@ -10,6 +10,7 @@ import pytest
 
 from backfill.lab import debian
 from backfill.lab.debian import failure
+from backfill.lab.spec import LabError
 
 BOOKWORM = """\
 Others|main|bookworm|bookworm|https://releases.example/
@@ -64,18 +65,26 @@ def test_a_controller_of_debian_13_builds_its_own_release(monkeypatch: pytest.Mo
 def test_otherwise_it_comes_from_debian(
     monkeypatch: pytest.MonkeyPatch, suite: str, system: str, sources: str
 ) -> None:
-    """Another system's mirror has no Debian."""
+    """Another system's mirror has no Debian; mmdebstrap knows Debian's own."""
     machine(monkeypatch, suite, sources, system)
-    assert debian.mirror("bookworm") == debian.DEBIAN
-    assert debian.archive("bookworm")[-1] == f"deb {debian.SECURITY} bookworm-security main"
+    assert debian.mirror("bookworm") == ""
+    assert debian.archive("bookworm") == ()
+
+
+def test_an_image_without_security_updates_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody would notice that they are missing."""
+    machine(monkeypatch, "bookworm", "".join(BOOKWORM.splitlines(keepends=True)[:3]))
+    with pytest.raises(LabError, match="name one of trixie-security in /etc/apt"):
+        debian.archive("trixie")
 
 
 def test_lines_name_the_keys_where_these_are_known(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """From Debian 13 on apt trusts none by itself."""
-    machine(monkeypatch, "trixie", "")
+    machine(monkeypatch, "trixie", BOOKWORM.replace("bookworm", "trixie"))
     (tmp_path / "keys").touch()
     monkeypatch.setattr(debian, "KEYRING", tmp_path / "keys")
-    assert all(line.startswith(f"deb [signed-by={tmp_path}/keys] ") for line in debian.archive("trixie"))
+    lines = debian.archive("trixie")
+    assert [line.startswith(f"deb [signed-by={tmp_path}/keys] ") for line in lines] == [True] * 3
 
 
 def test_the_cause_is_told_and_not_what_followed() -> None:

@@ -194,7 +194,8 @@ def test_updates_and_the_sites_own_sources_are_installed_from(
         given.extend(sources)
 
     monkeypatch.setattr(debian, "install", installed)
-    monkeypatch.setattr(debian, "_known", dict)
+    known = dict.fromkeys(("trixie", "trixie-security"), "http://mirror.example/")
+    monkeypatch.setattr(debian, "_known", lambda: known)
     wanted = SiteRecipe(suite="trixie", site=site(), sources=("deb http://packages.example ./",))
     monkeypatch.setattr(guestroot, "add_programs", lambda _: None)
     monkeypatch.setattr(root, "make_site_guest", lambda *_: None)
@@ -203,6 +204,9 @@ def test_updates_and_the_sites_own_sources_are_installed_from(
     build.build(wanted)
     assert [line.split()[-2] for line in given[:-1]] == ["trixie", "trixie-updates", "trixie-security"]
     assert Path(given[-1]).read_text() == "deb http://packages.example ./\n"
+    known.clear()
+    with pytest.raises(LabError, match="name one of trixie in /etc/apt, beside --source"):
+        build.build(wanted)
 
 
 def test_a_source_is_a_line_or_a_file(tmp_path: Path) -> None:

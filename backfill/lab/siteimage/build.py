@@ -75,6 +75,10 @@ def _place_of(name: str, *, fresh: bool) -> str:
 def _install(recipe: SiteRecipe, tree: Path, work: Path) -> None:
     """Install Debian with its updates as they are now, a kernel included; `work` has room for the log."""
     sources = list(debian.archive(recipe.suite))
+    if recipe.sources and not sources:
+        raise LabError(
+            f"apt has no source of Debian's: name one of {recipe.suite} in /etc/apt, beside --source"
+        )
     for number, text in enumerate(recipe.sources):
         file = work / f"source-{number}"
         file.write_text(f"{text.rstrip()}\n")
