@@ -9,7 +9,7 @@ import os
 import socket
 import struct
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Protocol, cast
 
@@ -114,10 +114,24 @@ def refusal_code(error: str, uid: int, daemon_uid: int) -> int:
     return NO_PERMISSION if stranger and "own user only" in error else NO
 
 
-def add_socket(parser: argparse.ArgumentParser) -> None:
+class _SocketAction(argparse.Action):
+    """Takes the socket, and then no web service that only the environment names."""
+
+    def __call__(
+        self,
+        parser: argparse.ArgumentParser,
+        namespace: argparse.Namespace,
+        values: str | Sequence[Any] | None,
+        option_string: str | None = None,
+    ) -> None:
+        namespace.socket, namespace.url = values, ""
+
+
+def add_socket(parser: argparse._ActionsContainer) -> None:
     """Add the option that names the daemon."""
     parser.add_argument(
         "--socket",
+        action=_SocketAction,
         metavar="PATH",
         default=os.environ.get("BACKFILL_SOCKET") or DEFAULT_SOCKET,
         help=f"the daemon's socket (otherwise $BACKFILL_SOCKET, otherwise {DEFAULT_SOCKET})",
@@ -126,18 +140,28 @@ def add_socket(parser: argparse.ArgumentParser) -> None:
 
 def add_place(parser: argparse.ArgumentParser) -> None:
     """Add the options that name the daemon, here or behind its web service."""
-    add_socket(parser)
-    add_url(parser)
+    either = parser.add_mutually_exclusive_group()
+    add_socket(either)
+    _add_url(either)
+    _add_ca(parser)
 
 
 def add_url(parser: argparse.ArgumentParser) -> None:
     """Add the options that name a daemon behind its web service."""
+    _add_url(parser)
+    _add_ca(parser)
+
+
+def _add_url(parser: argparse._ActionsContainer) -> None:
     parser.add_argument(
         "--url",
         metavar="URL",
         default=os.environ.get("BACKFILL_URL") or "",
         help="the daemon's web service, with the token in $SLURM_JWT (otherwise $BACKFILL_URL)",
     )
+
+
+def _add_ca(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--ca", type=Path, metavar="FILE", help="with --url: certificates to trust")
 
 

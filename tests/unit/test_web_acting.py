@@ -214,6 +214,23 @@ def test_an_operator_acts_from_elsewhere(story: Story, capsys: pytest.CaptureFix
     assert story.daemon.phase("vn1") is Phase.PARKED
 
 
+@pytest.mark.usefixtures("_token")
+def test_a_socket_on_the_command_line_goes_before_a_service_of_the_environment(
+    story: Story, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise an act meant for a daemon here would be done by one elsewhere. Both options are one too many."""
+    monkeypatch.setenv("BACKFILL_URL", "http://127.0.0.1:1")
+    there = ["--socket", str(story.daemon.socket)]
+    assert main(["evict", "bm2", *there]) == 0
+    assert closed(story) == {"bm2"}
+    assert main(["evict", "bm2", "--undo", *there]) == 0
+    assert main(["status"]) == 69
+    capsys.readouterr()
+    for words in (["status", *there, "--url", story.url], ["--url", story.url, "status", *there]):
+        assert main(words) == 2
+        assert "--url: not allowed with argument --socket" in capsys.readouterr().err
+
+
 def test_who_may_not_is_told_from_elsewhere(
     story: Story, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
