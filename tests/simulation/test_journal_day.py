@@ -93,6 +93,34 @@ def test_budgets_hold_at_the_hours_of_the_day() -> None:
     assert worked[1] > 0.0
 
 
+def completed(*told: tuple[Job, float] | float, day_s: float = START_S) -> int:
+    """How many jobs were completed in the day, as these pictures of one tell; a number: a start then."""
+    host = ch.HostSeen(Host("bm1", "bm1", Resources(2, 8192)), START_S)
+    records = [Record(START_S, "change", "bm1", encode(host))]
+    for one in told:
+        if isinstance(one, float):
+            records.append(Record(one, "daemon", "cluster", {"event": "start", "managed": 0}))
+        else:
+            records.append(Record(one[1], "change", "1", encode(ch.JobSeen(*one))))
+    return journal_day(records, rules(LADDERS[0], 0), day_s, START_S + 400.0).figures.low_completed
+
+
+def test_a_job_is_completed_once_and_only_if_it_did_not_fail() -> None:
+    """Slurm shows COMPLETING before the end, and the end itself once more to a daemon that starts."""
+    runs = Job("1", 1, "htc", JobState.RUNNING, nodes=("vn1",), cpus=1, start_s=START_S)
+    done = replace(runs, state=JobState.COMPLETED)
+    ends = replace(done, flags=frozenset({"COMPLETING"}))
+    failed = replace(runs, state=JobState.FAILED)
+    began, at_s = (runs, START_S + 1.0), START_S + 9.0
+    assert completed(began, (ends, at_s)) == 0
+    assert completed(began, (ends, at_s), (failed, at_s + 1.0)) == 0
+    assert completed(began, (ends, at_s), (done, at_s + 1.0)) == 1
+    assert completed(began, (done, at_s), at_s + 5.0, (done, at_s + 6.0)) == 1
+    again = replace(done, restarts=1)
+    assert completed(began, (done, at_s), (replace(runs, restarts=1), at_s), (again, at_s + 6.0)) == 2
+    assert completed((done, at_s), at_s + 50.0, (done, at_s + 51.0), day_s=START_S + 40.0) == 0
+
+
 def test_a_journal_without_hosts_says_so() -> None:
     with pytest.raises(EmptyDayError, match="let the daemon run for a while first"):
         journal_day([], rules(LADDERS[0], 0), 0.0, 86_400.0)

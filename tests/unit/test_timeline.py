@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import io
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
 from rich.console import Console
 
+from backfill.core.model import changes as ch
+from backfill.core.model.cluster import Job, JobState
+from backfill.core.model.records import encode
 from backfill.ports.storage import Record
 from backfill.sim.scenarios.player import Outcome, play
 from backfill.sim.scenarios.reader import load_scenario
@@ -129,12 +133,12 @@ def test_claims_tell_who_pushed_whom(timeline: Chart) -> None:
 
 def test_events_without_the_silent_records_give_the_same_instances(outcome: Outcome) -> None:
     """What the daemon tells over its socket (intents, phases, outcomes) is enough for a picture."""
-    told = [
+    heard = [
         r
         for r in outcome.records
         if r.kind != "change" or r.body["t"] in ("JobSeen", "InstanceSeen", "Claimed", "NodeSeen")
     ]
-    partial = timeline_of(told)
+    partial = timeline_of(heard)
     assert partial.instances == timeline_of(outcome.records).instances
     assert [r.name for r in partial.hosts] == ["bm1", "bm2"]
 
@@ -172,6 +176,29 @@ def test_what_was_over_long_ago_is_forgotten(outcome: Outcome, timeline: Chart) 
     assert {one.name: one.spans for one in left.instances} == after(timeline.instances)
     assert {one.name: one.spans for one in left.jobs} == after(timeline.jobs)
     assert len(left.jobs) < len(timeline.jobs)
+
+
+def told(at_s: float, *changes: ch.Change) -> list[Record]:
+    return [Record(at_s, "change", "x", encode(change)) for change in changes]
+
+
+def test_what_ended_while_no_daemon_ran_ends_with_the_next_start() -> None:
+    """A daemon begins without jobs, so it tells of none that is gone: it does not tell of that one at all."""
+    runs = Job("1", 1, "htc", JobState.RUNNING, nodes=("vn1",), submit_s=90.0, start_s=95.0)
+    waits = Job("2", 2, "htc", JobState.PENDING, submit_s=90.0)
+    stays = replace(runs, id="3", raw_id=3)
+    builder = TimelineBuilder(story=False)
+    start = Record(200.0, "daemon", "cluster", {"event": "start", "managed": 0})
+    before = told(100.0, *(ch.JobSeen(job, 100.0) for job in (runs, waits, stays)))
+    for record in (*before, start, replace(start, at_s=300.0)):
+        builder.add(record)
+    assert {one.spans[-1].end_s for one in builder.timeline(310.0).jobs} == {310.0}  # nobody has looked yet
+    for record in told(320.0, ch.JobSeen(stays, 320.0)):
+        builder.add(record)
+    ends = {one.name: one.spans[-1].end_s for one in builder.timeline(400.0).jobs}
+    assert ends == {"1": 200.0, "2": 200.0, "3": 400.0}
+    builder.forget(250.0)
+    assert [one.name for one in builder.timeline(400.0).jobs] == ["3"]
 
 
 def test_outcomes_of_a_live_daemon_end_steps_too() -> None:

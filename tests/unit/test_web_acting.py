@@ -218,7 +218,7 @@ def test_an_operator_acts_from_elsewhere(story: Story, capsys: pytest.CaptureFix
 def test_a_socket_on_the_command_line_goes_before_a_service_of_the_environment(
     story: Story, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Otherwise an act meant for a daemon here would be done by one elsewhere. Both options are one too many."""
+    """Otherwise an act meant for a daemon here would be done by one elsewhere. Both are one too many."""
     monkeypatch.setenv("BACKFILL_URL", "http://127.0.0.1:1")
     there = ["--socket", str(story.daemon.socket)]
     assert main(["evict", "bm2", *there]) == 0

@@ -92,7 +92,8 @@ class _DayBook:
     rooms: list[float] = field(default_factory=list)
     steps: Counter[str] = field(default_factory=Counter)
     evictions: int = 0
-    completed: int = 0
+    completed: set[tuple[str, int]] = field(default_factory=set)  # runs that did: a job and its restarts
+    completed_in_day: int = 0
     lost_core_s: float = 0.0
     starts: list[float] = field(default_factory=list)  # of the daemon
 
@@ -150,9 +151,18 @@ class _DayBook:
                 ran.first_s = ran.since_s if ran.first_s is None else ran.first_s
             return
         self._stop(job.id, at_s, ended=job.state in ENDED)
-        self.completed += inside and job.state is JobState.COMPLETED and self._is_low(job)
+        self._end(job, inside=inside)
         if job.nodes or not ran.job.nodes:
             ran.job = job
+
+    def _end(self, job: Job, *, inside: bool) -> None:
+        """Count a run that has completed; how one ends that is COMPLETING still, Slurm does not tell."""
+        run = (job.id, job.restarts)
+        completed = job.state is JobState.COMPLETED and "COMPLETING" not in job.flags
+        if not completed or run in self.completed:
+            return
+        self.completed.add(run)  # a daemon that starts soon after is shown it once more
+        self.completed_in_day += inside and self._is_low(job)
 
     def _stop(self, job_id: str, at_s: float, *, ended: bool) -> None:
         """Note that it computes no more; return how long it did so in the day."""
@@ -196,7 +206,7 @@ class _DayBook:
             metal_core_h=sum(ran.core_s for ran in high) / 3600,
             worked_core_h=worked / 3600,
             lost_core_h=self.lost_core_s / 3600,
-            low_completed=self.completed,
+            low_completed=self.completed_in_day,
             evictions=self.evictions,
             room_median_s=median(self.rooms) if self.rooms else None,
             room_worst_s=max(self.rooms, default=None),

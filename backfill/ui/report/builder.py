@@ -6,6 +6,7 @@ import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
+from math import inf
 from typing import Any
 
 from backfill.core.model import actions as act
@@ -233,10 +234,12 @@ class _Track:
     spans: list[Stretch] = field(default_factory=list)
     open: Stretch | None = None
     end: str = ""
+    # When the next daemon began, which has not told of it yet.
+    untold_s: float = 0.0
 
     def turn(self, at_s: float, span: Stretch) -> None:
         """From now on it is as in `span`; the same kind at the same place just goes on."""
-        self.end = ""
+        self.end, self.untold_s = "", 0.0
         if self.open is not None and (self.open.kind, self.open.hosts) == (span.kind, span.hosts):
             return
         self.close(at_s)
@@ -245,7 +248,7 @@ class _Track:
     def close(self, at_s: float, end: str = "") -> None:
         if self.open is not None:
             self.spans.append(replace(self.open, end_s=max(at_s, self.open.start_s)))
-        self.open, self.end = None, end or self.end
+        self.open, self.end, self.untold_s = None, end or self.end, 0.0
 
     def waited(self, since_s: float) -> None:
         """Note that it waited from then until what is known of it begins: nobody wrote that down."""
@@ -280,6 +283,7 @@ class TimelineBuilder:
         self._events: list[Event] = []
         self._episodes = Episodes()
         self._payloads = PayloadBook()
+        self._read_slurm = False  # the latest daemon did
 
     def add(self, record: Record) -> None:
         """Take one record."""
@@ -302,6 +306,8 @@ class TimelineBuilder:
             case "plan":
                 pass
             case _:
+                if record.kind == "daemon" and record.body.get("event") == "start":
+                    self._begin_anew(at_s)
                 self._tell(record, main=record.kind == "daemon")
 
     def stand(self, hosts: Iterable[tuple[str, str | None]]) -> None:
@@ -317,7 +323,8 @@ class TimelineBuilder:
         for tracks in (self._instances, self._jobs):
             for name, track in [*tracks.items()]:
                 track.spans = [span for span in track.spans if span.end_s > before_s]
-                if not track.spans and track.open is None:
+                over = track.open is None or self._until(track, inf) <= before_s
+                if not track.spans and over:
                     del tracks[name]
         for about in (self._names, self._job_states, self._claimed):
             for name in about.keys() - self._jobs.keys():
@@ -329,7 +336,7 @@ class TimelineBuilder:
         """Return the story so far."""
         end_s = self._end_s if now_s is None else max(now_s, self._end_s)
         instances = {name: track.upto(end_s) for name, track in self._instances.items()}
-        jobs = {job_id: track.upto(end_s) for job_id, track in self._jobs.items()}
+        jobs = {job_id: track.upto(self._until(track, end_s)) for job_id, track in self._jobs.items()}
         days, pilots = self._payloads.sums()
         return Chart(
             start_s=self._start_s,
@@ -351,6 +358,17 @@ class TimelineBuilder:
         )
 
     # --- taking ----------------------------------------------------------------------------------
+
+    def _begin_anew(self, at_s: float) -> None:
+        """Note a start: a daemon tells of each job that Slurm shows it, and not that another has ended."""
+        self._read_slurm = False
+        for track in self._jobs.values():
+            if track.open is not None:
+                track.untold_s = track.untold_s or at_s
+
+    def _until(self, track: _Track, end_s: float) -> float:
+        """Until when what is open goes on: to a start, if the daemon has read Slurm since without it."""
+        return track.untold_s if track.untold_s and self._read_slurm else end_s
 
     def _take(self, at_s: float, value: Any) -> None:
         match value:
@@ -377,7 +395,10 @@ class TimelineBuilder:
 
     def _take_job(self, at_s: float, value: Any) -> None:
         match value:
+            case ch.NodeSeen() | ch.SourceSeen(source="slurm"):
+                self._read_slurm = True
             case ch.JobSeen(job=job):
+                self._read_slurm = True
                 self._job(at_s, job)
             case ch.JobGone(id=job_id) if job_id in self._jobs:
                 self._jobs[job_id].close(at_s)
