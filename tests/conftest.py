@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 from collections.abc import Generator
 from dataclasses import replace
@@ -23,6 +24,17 @@ settings.register_profile("search", database=None, deadline=None, print_blob=Tru
 settings.load_profile("search" if os.environ.get("BACKFILL_SEARCH") else "gate")
 # One in so many plans that begin nothing is compared: each, but in `make test`.
 _IDLE_PER_COMPARED = 8 if os.environ.get("BACKFILL_SOME_PLANS") else 1
+
+
+def pytest_sessionstart() -> None:
+    """Collect no garbage while tests are collected: nothing of it is, and looking takes seconds."""
+    gc.disable()
+
+
+def pytest_collection_finish() -> None:
+    """Never look again at what was imported."""
+    gc.freeze()
+    gc.enable()
 
 
 @pytest.hookimpl(wrapper=True)

@@ -23,7 +23,7 @@ FACTS = [
     Fact("salt", False, "limits differs"),
 ]
 NAMES = ("vn1", "vn2")
-RULES = Readiness(munge_within_s=2.0, files_within_s=2.0, salt_within_s=2.0, break_after=2, rest_s=100_000.0)
+RULES = Readiness(munge_within_s=2.0, files_within_s=2.0, salt_within_s=2.0, break_after=2, rest_s=5_000.0)
 
 
 class Ailing:

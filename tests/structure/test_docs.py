@@ -34,8 +34,6 @@ OURS = {page: str(page.relative_to(ROOT)) for page in PAGES}
 _FENCE = re.compile(r"^( *)```([^\n`]*)\n(.*?)^\1```$", re.MULTILINE | re.DOTALL)
 _LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 _SPAN = re.compile(r"`([^`\n]+)`")
-# Pages that others are writing: links to them may be ahead of them.
-_AWAITED: frozenset[Path] = frozenset()
 _SHELL = ("sh", "bash", "shell", "console", "")
 
 
@@ -67,7 +65,7 @@ def broken_links(page: Path) -> Iterator[str]:
         if re.match(r"[a-z]+:", target):
             continue
         place = (page.parent / path).resolve() if path else page
-        if not place.exists() and place not in _AWAITED:
+        if not place.exists():
             yield f"{target}: no such file"
         if anchor and anchor not in anchors(place):
             yield f"{target}: no such heading"
