@@ -8,7 +8,8 @@ import re
 from collections.abc import Iterator, Mapping
 
 from backfill.config.model import Config, HookPlaceKind, ReadKind, RegistrationKind
-from backfill.core.model.cluster import Node, SlurmSettings
+from backfill.config.power import of_hosts, of_ours, switched_off
+from backfill.core.model.cluster import Node, NodeBase, SlurmSettings
 from backfill.core.model.fleet import Host
 from backfill.core.model.lifecycle import Rung
 from backfill.core.model.quantities import Resources
@@ -40,6 +41,7 @@ def conflicts(
         *_node_count(config, settings, nodes),
         *_timeout(config, settings),
         *_hook_time(config, settings),
+        *_power(config, settings, nodes),
         *_reach(config, hosts),
         *_room(config, hosts),
         *_numa(config, hosts),
@@ -66,6 +68,7 @@ def hints(
         *_release(config, settings),
         *_batch_start(config, settings),
         *_devices(config, settings, hosts),
+        *_power_of_ours(config, settings, nodes),
     ]
 
 
@@ -288,6 +291,27 @@ def _hook_time(config: Config, settings: SlurmSettings) -> Iterator[str]:
             f"kills a hook after {limit[0]} = {limit[1]} s, which fails the job; "
             "make answer_within_s shorter"
         )
+
+
+def _power(config: Config, settings: SlurmSettings, nodes: Mapping[str, Node]) -> Iterator[str]:
+    at = {host.node: index for index, host in enumerate(config.hosts) if host.node in nodes}
+    found = switched_off(settings, nodes, [nodes[name] for name in at if name is not None])
+    if found:
+        first = next(iter(found))
+        yield f"{_at(config, f'hosts[{at[first]}].node')} is {first}, and {of_hosts(found)}"
+
+
+def _power_of_ours(config: Config, settings: SlurmSettings, nodes: Mapping[str, Node]) -> Iterator[str]:
+    low = config.policies.priorities.low
+    ours = [
+        nodes.get(name) or Node(name, NodeBase.FUTURE, partitions=low)
+        for name in config.policies.instances.names
+    ]
+    states = settings.raw.get("SuspendExcStates", "").split(",")
+    dynamic = config.slurm.registration is RegistrationKind.DYNAMIC
+    found = {} if dynamic and "DYNAMIC_NORM" in states else switched_off(settings, nodes, ours)
+    if found:
+        yield f"{_at(config, 'instances.names')}: {of_ours(found, low)}"
 
 
 def _reach(config: Config, hosts: Mapping[str, Host]) -> Iterator[str]:

@@ -238,6 +238,11 @@ PLANTS: tuple[tuple[Defect, str, Plant], ...] = (
         "silent",
         _slurm(nodes={"bm1": Node("bm1", NodeBase.IDLE, frozenset({"NOT_RESPONDING"}))}),
     ),
+    (
+        Defect.HOST_NODE,
+        "asleep",
+        _slurm(nodes={"bm1": Node("bm1", NodeBase.IDLE, frozenset({"POWERED_DOWN", "NOT_RESPONDING"}))}),
+    ),
     (Defect.HOST_NODE, "drained", _slurm(nodes={"bm1": Node("bm1", NodeBase.IDLE, frozenset({"DRAIN"}))})),
     (Defect.CONF_DIFFERS, "slurm.conf", _conf_there(slurm_conf=CONF + "JobRequeue=0\n")),
     (Defect.CONF_DIFFERS, "cgroup.conf", _conf_there(cgroup_conf="ConstrainCores=no\n")),

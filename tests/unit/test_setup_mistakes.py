@@ -134,6 +134,22 @@ def test_hosts_that_do_not_answer_are_told_line_by_line(ask: Ask, monkeypatch: p
     ]
 
 
+def test_hosts_that_slurm_would_switch_off_are_refused(ask: Ask, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Instances run on hosts that look idle, and so would end with the power."""
+    found = _survey()
+    raw = {
+        "SuspendProgram": "/off",
+        "ResumeProgram": "/on",
+        "SuspendTime": "600 sec",
+        "SuspendExcNodes": "bm1",
+    }
+    saving = replace(found, settings=replace(found.settings, raw=raw))
+    monkeypatch.setattr(setup, "survey", lambda *_: saving)
+    status, said = ask({})
+    assert status == 2
+    assert "add bm2 to SuspendExcNodes in slurm.conf, or name other hosts by --hosts" in said
+
+
 def test_a_change_at_which_slurm_loses_jobs_is_refused(ask: Ask, monkeypatch: pytest.MonkeyPatch) -> None:
     """Another SelectType: the jobs of the site are not ours to end."""
     there = replace(_survey(), jobs=3)

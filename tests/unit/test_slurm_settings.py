@@ -35,6 +35,7 @@ def test_reading() -> None:
     assert settings.slurmd_timeout_s == 300
     assert settings.max_node_count == 1000
     assert settings.partitions == ("batch", "htc")
+    assert settings.partitions_raw["htc"] == {"PartitionName": "htc", "AllowGroups": "ALL"}
     assert settings.prolog_slurmctld == "/usr/local/sbin/hook"
     assert settings.prolog == ""
 

@@ -218,7 +218,10 @@ class SlurmVersion:
 
 @dataclass(frozen=True, slots=True)
 class SlurmSettings:
-    """What of slurm.conf decides whether we may work at all. Times in seconds."""
+    """What of slurm.conf decides whether we may work at all. Times in seconds.
+
+    `raw` and, by the partition's name, `partitions_raw`: all values as Slurm shows them.
+    """
 
     version: SlurmVersion
     cluster: str
@@ -229,6 +232,7 @@ class SlurmSettings:
     prolog_slurmctld: str = ""
     prolog: str = ""
     raw: dict[str, str] = field(default_factory=dict)
+    partitions_raw: dict[str, dict[str, str]] = field(default_factory=dict)
 
     @property
     def private(self) -> frozenset[str]:

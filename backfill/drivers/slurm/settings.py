@@ -18,6 +18,7 @@ def read_settings(config: str, partitions: str, fixed_nodes: int) -> SlurmSettin
     Raises BadOutputError naming the value that is missing or cannot be read.
     """
     raw = {**dict(_pairs(config)), "FixedNodes": str(fixed_nodes)}
+    shown = [dict(re.findall(r"(\w+)=(\S*)", line)) for line in partitions.splitlines()]
     return SlurmSettings(
         version=_version(raw.get("SLURM_VERSION", "")),
         cluster=raw.get("ClusterName", ""),
@@ -28,6 +29,7 @@ def read_settings(config: str, partitions: str, fixed_nodes: int) -> SlurmSettin
         prolog_slurmctld=_all_of(raw, "PrologSlurmctld"),
         prolog=_all_of(raw, "Prolog"),
         raw=raw,
+        partitions_raw={words["PartitionName"]: words for words in shown if "PartitionName" in words},
     )
 
 

@@ -221,21 +221,19 @@ def _slurm(facts: Facts, manager: SlurmManager, hosts: Mapping[str, Host]) -> Fa
     try:
         settings = manager.settings()
         nodes = manager.observe().nodes
-        shown = slurm_parts.commands(config).run(["scontrol", "-o", "show", "partition"])
     except DriverError as error:
         return _munge(replace(facts, slurm_problem=str(error)), _conf(config)[0].get("slurm.conf", ""))
     longest_s = config.policies.longest_stop_s
     unfit = check_settings(
         settings, longest_s if longest_s is not None else float("inf"), config.slurm.registration.value
     )
-    lines = [dict(re.findall(r"(\w+)=(\S*)", line)) for line in shown.splitlines()]
     conf, included = _conf(config)
     facts = replace(
         facts,
         slurm=SlurmFacts(
             settings,
             nodes,
-            {line["PartitionName"]: line for line in lines if "PartitionName" in line},
+            settings.partitions_raw,
             slurm_uid(settings),
             conf,
             included,

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from backfill.config import ConfigError
+from backfill.config.power import of_hosts, switched_off
 from backfill.core.model.quantities import parse_hostlist
 from backfill.ui.setup.survey import URI, HostSurvey, Survey
 from backfill.ui.setup.wishes import WishError, Wishes
@@ -130,6 +131,13 @@ def _bridge(survey: Survey, wishes: Wishes) -> None:
             raise WishError(f"{told}; name it by --bridge, or make it there with the network card in it")
 
 
+def _power(survey: Survey, wishes: Wishes) -> None:
+    """Refuse hosts that Slurm would switch off."""
+    hosts = [host.node for host in _live(survey, wishes)]
+    if off := switched_off(survey.settings, survey.site.nodes(), hosts):
+        raise WishError(f"{of_hosts(off)}, or name other hosts by --hosts")
+
+
 def _controller(_: Survey, wishes: Wishes) -> None:
     """Refuse a controller that a guest would look for in itself, or nowhere."""
     try:
@@ -153,4 +161,12 @@ def _route(_: Survey, wishes: Wishes) -> None:
         raise WishError(f"{told}; name addresses of its network by --addresses, or a route by --gateway")
 
 
-_CHECKS: tuple[Callable[[Survey, Wishes], None], ...] = (_user, _names, _size, _bridge, _controller, _route)
+_CHECKS: tuple[Callable[[Survey, Wishes], None], ...] = (
+    _user,
+    _names,
+    _size,
+    _power,
+    _bridge,
+    _controller,
+    _route,
+)

@@ -15,6 +15,7 @@ from backfill.ui.doctor.findings import Defect, Finding, Grade
 _SLACK_S = 1.0
 _FLAT = 65533
 _HELD = frozenset({"DRAIN", "FAIL", "MAINT", "RESERVED"})
+_ASLEEP = frozenset({"POWER_DOWN", "POWERING_DOWN", "POWERED_DOWN", "POWERING_UP"})
 
 
 def slurm_answers(facts: Facts) -> Iterator[Finding]:
@@ -189,6 +190,11 @@ def host_nodes(facts: Facts) -> Iterator[Finding]:
             what = f"{node.name} has not registered since slurmctld was started"
             mend = f"wait a moment, or systemctl status slurmd on {node.name}"
             yield Finding(Defect.HOST_NODE, node.name, what, mend, Grade.UNKNOWN)
+            continue
+        if node.flags & _ASLEEP and node.base is not NodeBase.DOWN:
+            what = f"Slurm shows {node.name} as {node.state_text}: its power saving has switched it off"
+            mend = f"scontrol update NodeName={node.name} State=POWER_UP, when it shall carry instances"
+            yield Finding(Defect.HOST_NODE, node.name, what, mend, Grade.ADVICE)
             continue
         dead = node.base is NodeBase.DOWN or not (node.responding or node.flags & _HELD)
         if dead or node.flags & _HELD:
