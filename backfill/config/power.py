@@ -50,7 +50,8 @@ def of_ours(off: Mapping[str, str], low: Iterable[str]) -> str:
     """Say the same of our own nodes, which `low` partitions have."""
     how, names = _first(off)
     remedy = _instead(how) or f"write SuspendTime=INFINITE at partition {' and '.join(low)} in slurm.conf"
-    return f"Slurm would power down {names} whenever idle ({how}), by a program that knows no instances; {remedy}"
+    told = f"Slurm would power down {names} whenever idle ({how}), by a program that knows no instances"
+    return f"{told}; {remedy}"
 
 
 def _first(off: Mapping[str, str]) -> tuple[str, str]:

@@ -97,8 +97,8 @@ def test_our_own_nodes_are_told_of_in_a_hint(config: Config) -> None:
     settings = replace(_settings(SuspendExcParts="batch"), partitions_raw={})
     assert conflicts(config, settings, NODES, HOSTS) == []
     assert hints(config, settings, NODES, HOSTS) == [
-        "line 7: instances.names: Slurm would power down vn[1-4] whenever idle (SuspendTime=600), by a program "
-        "that knows no instances; write SuspendTime=INFINITE at partition htc in slurm.conf"
+        "line 7: instances.names: Slurm would power down vn[1-4] whenever idle (SuspendTime=600), by a "
+        "program that knows no instances; write SuspendTime=INFINITE at partition htc in slurm.conf"
     ]
     excepted = replace(settings, raw={**settings.raw, "SuspendExcStates": "DRAIN,DYNAMIC_NORM"})
     assert hints(config, excepted, NODES, HOSTS) == []

@@ -91,9 +91,26 @@ def test_the_sites_own_partition_and_node_set_are_used() -> None:
     assert made.count("NodeSet=") == made.count("PartitionName=htc") == 1
 
 
+@pytest.mark.parametrize("word", ["ALL", "all"])
+def test_a_partition_of_all_nodes_is_left_as_it_is(word: str) -> None:
+    """It has dynamic nodes, too, and slurmctld refuses ALL beside another word."""
+    for own in (f"PartitionName=htc Nodes={word}", f"PartitionName=DEFAULT Nodes={word}\nPartitionName=htc"):
+        assert f"\n{own}\n" in made_of(f"{PLAIN}\n{own}\n")
+
+
+def test_a_partition_keeps_the_nodes_that_it_inherits() -> None:
+    """Of the DEFAULT lines before it, of which the last that says so counts."""
+    default = "PartitionName=DEFAULT Nodes=bm1\nPartitionName=Default Nodes=bm[1,2] State=UP\n"
+    later = "PartitionName=htc State=UP\nPartitionName=DEFAULT State=UP Nodes=bm2\n"
+    made = made_of(f"{PLAIN}\n{default}PartitionName=DEFAULT State=UP\n{later}")
+    assert "\nPartitionName=htc State=UP Nodes=bm[1,2],virtual\n" in made
+    assert made_of(made) == made
+
+
 @pytest.mark.parametrize(
     ("written", "becomes"),
     [
+        ('PartitionName=htc Nodes="bm1 bm2"\n', "PartitionName=htc Nodes=bm1,bm2,virtual\n"),
         ("SlurmctldParameters=\nSelectType=select/cons_tres\n", "SlurmctldParameters=enable_configless\n"),
         (
             "SlurmctldParameters=cloud_dns,\\\nuser_resv_delete\n",

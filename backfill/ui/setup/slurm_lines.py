@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from backfill.core.model.cluster import HOOK_LIMITS, SlurmVersion
-from backfill.drivers.slurm.conf.site import ConfLine, Site, SiteError
+from backfill.drivers.slurm.conf.site import ConfLine, Site, SiteError, has_all
 
 BEGIN = "# Added by `backfill setup`; `backfill setup --undo` takes it away."
 _LONGEST_TREE = 65533
@@ -86,11 +86,11 @@ def with_our_lines(text: str, site: Site, needs: Needs) -> str:
     if node_set is None:
         node_set = "virtual"
         draft.added.append(f"NodeSet={node_set} Feature={needs.feature}")
-    partition = next((one for one, name in site.values("PartitionName") if name == needs.partition), None)
+    partition = site.partition(needs.partition)
     if partition is None:
         draft.added.append(f"PartitionName={needs.partition} Nodes={node_set} PriorityTier=1 State=UP")
-    elif node_set not in (nodes := (partition.value("Nodes") or "").split(",")):
-        draft.change(partition, "Nodes", ",".join(filter(None, [*nodes, node_set])))
+    elif not has_all(partition[1]) and node_set not in partition[1]:
+        draft.change(partition[0], "Nodes", ",".join([*partition[1], node_set]))
     if site.include is None:
         draft.added.append(f"Include {needs.include}")
     return draft.text()

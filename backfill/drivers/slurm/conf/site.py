@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -62,6 +62,17 @@ class Site:
         later = {line.place for line in self.lines[self.before :]}
         return next((line for line, _ in self.values(key) if line.place in later), None)
 
+    def partition(self, name: str) -> tuple[ConfLine, tuple[str, ...]] | None:
+        """Find a partition's line, and the words of its Nodes, which may be a DEFAULT line's before it."""
+        inherited = ""
+        for line, value in self.values("PartitionName"):
+            nodes = line.value("Nodes") or inherited
+            if value == name:
+                return line, tuple(_split(nodes))
+            if value.casefold() == "default":
+                inherited = nodes
+        return None
+
     def nodes(self) -> dict[str, ConfLine]:
         """Every node name of the site with its line; what cannot be read is skipped."""
         return {name: line for line, text in self.values("NodeName") for name in _expand(text)}
@@ -89,6 +100,14 @@ def read_site(conf: Path, managed: Path, text: str | None = None) -> Site:
     if not includes:
         return Site(conf, tuple(lines))
     return Site(conf, tuple(lines), *includes[0])
+
+
+def has_all(nodes: Sequence[str]) -> bool:
+    """Return True for ALL, which stands alone and means dynamic nodes as well, whenever they come.
+
+    slurmctld/read_config.c, nodespec_to_hostlist: a partition's nodes are found anew with each new node.
+    """
+    return [word.casefold() for word in nodes] == ["all"]
 
 
 def inlined(conf: Path, managed: Path, text: str, main: str | None = None) -> str:
@@ -154,6 +173,11 @@ def _logical(file: Path, text: str) -> Iterator[ConfLine]:
         whole, pending = pending + part, ""
         if whole.strip():
             yield ConfLine(file, start, whole, number)
+
+
+def _split(nodes: str) -> list[str]:
+    """Blanks between quotes are commas to Slurm; within brackets they are none of ours."""
+    return re.findall(r"(?:\[[^\]]*\]|[^,\s\[])+", nodes)
 
 
 def _expand(text: str) -> tuple[str, ...]:
