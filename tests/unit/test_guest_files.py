@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import socket
 import subprocess
 from collections.abc import Iterator
@@ -29,6 +31,16 @@ def prove(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The program with random numbers that can be foreseen, for mounts of any kind."""
     changes = (("getrandom(", "draw("), ("/* --- checks, each", _DRAW), ("fs.f_type != NFS_MAGIC", "0"))
     return proving_program(tmp_path_factory.mktemp("prove"), *changes)
+
+
+@pytest.fixture(scope="module")
+def refused(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The program whose files are refused with the error's number that its environment has."""
+    changes = (
+        ("fs.f_type != NFS_MAGIC", "0"),
+        ("open(path, O_CREAT | O_EXCL | O_WRONLY | O_CLOEXEC, 0600)", '(errno = atoi(getenv("WHY")), -1)'),
+    )
+    return proving_program(tmp_path_factory.mktemp("refused"), *changes)
 
 
 def names() -> Iterator[str]:
@@ -63,3 +75,21 @@ def test_a_mount_that_refuses_is_told_at_once(prove: Path, tmp_path: Path) -> No
     """Its reason is named."""
     assert said(prove, tmp_path / "none") == "no No such file or directory"
     assert said(prove, Path("/proc/self")).startswith("no cannot be written: ")
+
+
+@pytest.mark.parametrize("why", [errno.EACCES, errno.EPERM])
+def test_a_squashed_root_has_seen_a_server_that_answers(
+    refused: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, why: int
+) -> None:
+    """Users write to /home, which most sites export with root_squash; root need not."""
+    monkeypatch.setenv("WHY", str(why))
+    assert said(refused, tmp_path) == "ok it lets root write nothing there, as with root_squash"
+
+
+@pytest.mark.parametrize("why", [errno.EROFS, errno.EIO, errno.ESTALE, errno.ENOSPC, errno.EDQUOT])
+def test_what_keeps_users_from_writing_is_a_fault(
+    refused: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, why: int
+) -> None:
+    """An export that is read-only, or a server in trouble."""
+    monkeypatch.setenv("WHY", str(why))
+    assert said(refused, tmp_path) == f"no cannot be written: {os.strerror(why)}"

@@ -82,7 +82,7 @@ def test_each_point_fails_by_itself(change: dict[str, object], name: str, said: 
         (Fact("munge:from the guest", False, "Expired credential"), "munged runs on both sides"),
         (Fact("files:/home", False, "not mounted"), "the file server runs and exports the path"),
         (Fact("files:/home", False, "it hangs"), "the file server runs"),
-        (Fact("files:/home", False, "cannot be written: Permission denied"), "no_root_squash"),
+        (Fact("files:/home", False, "cannot be written: Permission denied"), "build the image anew"),
         (Fact("files:/home", False, "cannot be written: Read-only file system"), "`ro`"),
         (Fact("files:/home", False, "cannot be written: No space left on device"), "make room"),
         ({"memory_mb": 1}, "memory_margin_mb"),

@@ -148,7 +148,8 @@ _SPECIAL = {
     "not know the time itself": "give chronyd on the controller a source, or `local stratum 10`",
     "from the daemon's clock": "set libvirt.surroundings.time_server, since the guest's agent is "
     "too slow to measure by, or a longer clock_offset_s",
-    "cannot be written: Permission denied": "export it with no_root_squash, or mount it with `ro`",
+    "cannot be written: Permission denied": "build the image anew: its proof is an old one, which "
+    "fails where the server squashes root",
     "cannot be written: Read-only": "export it for writing, or mount it with `ro`",
     "cannot be written: No space": "make room on the file server",
 }
