@@ -286,11 +286,11 @@ class Picture:
         return self.calls.arriving(host) or any(host in d.hosts for d in self.doubts.values())
 
     def alone(self, hosts: Iterable[str]) -> bool:
-        """Return True if nothing of ours is on these hosts or on its way to any of them."""
+        """Return True if nothing of ours is on these hosts, as each was read, or on its way to one."""
         if self.doubts:
             return False
-        of_ours, arriving = self.fleet.any_on, self.calls.arriving
-        return not any(of_ours(h) or arriving(h) or self.parents_starting(h) for h in hosts)
+        of_ours, arriving, read_s = self.fleet.any_on, self.calls.arriving, self.source_read_s
+        return all(read_s(h) and not (of_ours(h) or arriving(h) or self.parents_starting(h)) for h in hosts)
 
     def parents_starting(self, host: str) -> int:
         """Return how many guests run there, or are just being started, to become parents of clones."""

@@ -376,9 +376,11 @@ def _unsure(builder: PlanBuilder, host: str) -> Reason | None:
         at_work = node.phase in _AT_WORK and node.proof.proven_s is not None and node.host == host
         if at_work and not builder.world.places_of(node.name):
             return because(Code.NOT_SHOWN, node=node.name, host=host)
-    known = builder.world.hosts.get(host)
-    if known is not None and not known.reachable and _may_carry(builder.world, host):
+    known, read_s = builder.world.hosts.get(host), builder.world.source_read_s(host)
+    if known is not None and not known.reachable and (not read_s or _may_carry(builder.world, host)):
         return because(Code.HOST_UNREACHABLE, host=host, said=Words(known.problem))
+    if known is None or not read_s:  # also without any record: our journal may be lost
+        return because(Code.HOST_UNSEEN, host=host)
     return None
 
 

@@ -380,9 +380,10 @@ def _order(builder: PlanBuilder, job: Job) -> None:
     if len(members) < len(nodes):
         builder.refuse(f"job {job.id}", Goal.CHECKPOINT, because(Code.NODES_NOT_READY))
         return
-    keepless = [node.host for node in members if not world.hosts[node.host].keeps]
-    if keepless:
-        builder.refuse(f"job {job.id}", Goal.CHECKPOINT, because(Code.KEEPS_NONE, host=keepless[0]))
+    bar = next((bar for node in members if (bar := _keepless(builder, node.host)) is not None), None)
+    if bar is not None:
+        builder.awaits(Topic.READING)
+        builder.refuse(f"job {job.id}", Goal.CHECKPOINT, bar)
         return
     under_way = {m.order.id for m in world.managed.values() if m.order}
     if len(under_way) >= at_once:
@@ -395,6 +396,14 @@ def _order(builder: PlanBuilder, job: Job) -> None:
         reason = f"checkpoint {identity}: the last one is {_age(builder, job, node)} old"
         order = CheckpointOrder(identity, names)
         builder.note(node, reason, order=order, ordered_s=builder.now_s)
+
+
+def _keepless(builder: PlanBuilder, host: str) -> Reason | None:
+    """Return why no checkpoint can be made on the host, if none can."""
+    known = builder.world.hosts.get(host)
+    if known is None:
+        return because(Code.HOST_UNSEEN, host=host)
+    return None if known.keeps else because(Code.KEEPS_NONE, host=host)
 
 
 def _age(builder: PlanBuilder, job: Job, node: ManagedNode) -> str:

@@ -63,6 +63,8 @@ def _let_forgotten_go(builder: PlanBuilder) -> None:
         node = world.managed[name]
         if not node.found or node.job or image_of(policies, node) in policies.environments.private:
             continue
+        if node.host not in world.hosts:
+            continue  # as in _idle
         due_s = (node.idle_since_s or 0.0) + policies.scale.idle_s
         builder.wake_at(due_s)
         if builder.now_s >= due_s:
@@ -176,8 +178,12 @@ def _admitted(
 
 
 def _idle(builder: PlanBuilder) -> list[ManagedNode]:
-    """Ready nodes without jobs; a fleet's members stay as long as their fleet."""
-    return [builder.world.managed[name] for name in builder.world.ready.idle]
+    """Ready nodes without jobs; a fleet's members stay as long as their fleet.
+
+    Of a host that was not read since the start nobody knows what is there: its nodes stay.
+    """
+    world = builder.world
+    return [node for name in world.ready.idle if (node := world.managed[name]).host in world.hosts]
 
 
 def _idle_count(builder: PlanBuilder) -> int:
