@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from backfill.core.model import actions as act
 from backfill.core.model import changes as ch
+from backfill.core.model.cluster import Job, JobState, Node, NodeBase
 from backfill.core.model.fleet import CloneMethod, CloneParent, Flavour, Host
 from backfill.core.model.plan import AnswerClaim
 from backfill.core.model.quantities import Resources
@@ -15,6 +16,7 @@ from backfill.core.model.sentences import why
 from backfill.core.policies.cloning import Choice, Cloning
 from backfill.core.policies.environments import Environments, ImageRule
 from backfill.core.policies.limits import Limits
+from backfill.core.policies.victims import Extent, Victims
 from backfill.core.policy import PolicySet
 from backfill.core.reconcile.planner import plan
 from backfill.core.world import World
@@ -127,6 +129,18 @@ def test_one_in_the_making_is_given_up_for_a_job_and_the_job_waits_for_that() ->
     (answer,) = steps(world, rules)
     assert isinstance(answer, AnswerClaim)
     assert answer.ok
+
+
+def test_one_in_the_making_is_beside_no_job_that_leaves_room_for_instances() -> None:
+    """Where only as many leave as a job needs, it is given up all the same, and waited for."""
+    world = seen(parent(made=False))
+    rules = policies(environments=WARM, hosts=("bm1",), victims=Victims(extent=Extent.NEEDED))
+    node = Node("bm1", NodeBase.ALLOCATED, cpus=4, cpus_allocated=4)
+    world.apply(ch.NodeSeen(node, NOW_S + 0.1))
+    job = Job("7", 7, "batch", JobState.RUNNING, nodes=("bm1",), cpus=4, start_s=NOW_S)
+    world.apply(ch.JobSeen(job, NOW_S + 0.1))
+    world.apply(ch.Claimed("7", ("bm1",), NOW_S, waiting=True))
+    assert [type(s) for s in steps(world, rules)] == [act.CancelParents]
 
 
 def test_one_that_is_just_being_started_is_given_up_as_well() -> None:

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime
 
+import pytest
+
 from backfill.core.model.cluster import JobState
+from backfill.core.model.fleet import Flavour
 from backfill.core.model.lifecycle import Phase, Rung
+from backfill.core.model.plan import AnswerClaim
+from backfill.core.model.records import decode
 from backfill.core.model.sentences import why
 from backfill.core.policies.budgets import Budget, Budgets, Of
 from backfill.core.policies.demand import Demand
@@ -14,8 +20,19 @@ from backfill.core.policies.limits import Limits
 from backfill.core.policies.quotas import Quota, Quotas
 from backfill.core.policies.scale import Scale
 from backfill.core.policies.victims import Extent, Prefer, Victims
+from backfill.core.policy import Proof
 from backfill.drivers.simulated.world import SimulatedWorld
-from tests.simulation.policy_cluster import cluster, ended, one_host, phases, play, policies, ready, running
+from tests.simulation.policy_cluster import (
+    TWELVE,
+    cluster,
+    ended,
+    one_host,
+    phases,
+    play,
+    policies,
+    ready,
+    running,
+)
 
 NEEDED = Victims(extent=Extent.NEEDED)
 KILL = Ladder((RungRule(Rung.REQUEUE),))
@@ -53,6 +70,43 @@ def test_an_exclusive_job_still_gets_the_whole_host() -> None:
     assert ready(run) == 0
     run.until(lambda: ended(sim, high, *jobs), 900)
     assert sim.audit() == []
+
+
+@pytest.mark.parametrize("memory_mb", [0, 3900])
+def test_a_job_whose_memory_slurm_does_not_show_may_use_all_of_it(memory_mb: int) -> None:
+    """Where memory has to be free, nothing is called so while guests that stand still are in it."""
+    sim = one_host()
+    rules = policies(
+        hosts=("bm1",),
+        instances=replace(TWELVE, flavour=Flavour(cpus=1, memory_mb=1000)),
+        ladder=Ladder((RungRule(Rung.SUSPEND, within_s=60.0), RungRule(Rung.REQUEUE))),
+        proof=Proof.MEMORY,
+        victims=NEEDED,
+    )
+    run = play(sim, rules)
+    jobs = [sim.submit("htc", 600.0) for _ in range(4)]
+    run.until(lambda: running(sim, *jobs), 60)
+    run.run(5.0)
+    high = sim.submit("batch", 60.0, cpus=4, memory_mb=memory_mb)
+    run.until(lambda: running(sim, high), 60)
+    steps = [decode(record.body) for record in run.journal.read() if record.kind == "intent"]
+    free = [step for step in steps if isinstance(step, AnswerClaim) and step.ok]
+    in_memory = [i.name for i in run.world.fleet.instances_on("bm1") if i.occupies_memory]
+    assert not (free and in_memory)
+
+
+def test_a_job_that_leaves_room_is_told_so() -> None:
+    """Its hook hears that instances run on beside it, and not that there are none."""
+    sim = one_host()
+    run = play(sim, policies(hosts=("bm1",), victims=NEEDED))
+    low = sim.submit("htc", 300.0)
+    run.until(lambda: running(sim, low), 60)
+    run.run(5.0)
+    high = sim.submit("batch", 60.0, cpus=2)
+    run.until(lambda: running(sim, high), 10)
+    steps = [decode(record.body) for record in run.journal.read() if record.kind == "intent"]
+    (answer,) = [step for step in steps if isinstance(step, AnswerClaim)]
+    assert (answer.ok, answer.reason) == (True, "what runs on the hosts leaves it all that it got")
 
 
 def last_in_first_out(protect_after: int) -> tuple[SimulatedWorld, list[str], bool]:

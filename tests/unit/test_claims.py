@@ -37,6 +37,7 @@ def claimed(job_id: str, *jobs: Job, reachable: bool = True) -> World:
         tag = Tag("c", "vn1", 1)
         instance = Instance("vn1", "bm1", InstanceState.RUNNING, tag, Resources(1, 256))
         world.apply(ch.InstanceSeen(instance, NOW_S))
+        world.apply(ch.SourceSeen("bm1", NOW_S))
     world.apply(ch.Claimed(job_id, ("bm1",), NOW_S, waiting=True))
     for job in jobs:
         world.apply(ch.JobSeen(job, NOW_S + 1))
@@ -95,3 +96,20 @@ def test_a_host_never_seen_is_not_proven_free() -> None:
     assert answers(world) == []
     world.apply(ch.Tick(NOW_S + 6))
     assert answers(world) == [("7", False)]
+
+
+@pytest.mark.parametrize("seen", [None, Host("bm1", "bm1", Resources(0, 0), False, "no route")])
+def test_a_host_that_was_never_read_is_not_proven_free(seen: Host | None) -> None:
+    """Also where no record has anything there: the journal may be lost, and the host not answer."""
+    world = World()
+    world.apply(ch.Tick(NOW_S))
+    if seen is not None:
+        world.apply(ch.HostSeen(seen, NOW_S))
+        world.apply(ch.SourceFailed("bm1", NOW_S, seen.problem))
+    world.apply(ch.NodeSeen(Node("bm1", NodeBase.ALLOCATED, cpus=2), NOW_S))
+    world.apply(ch.Claimed("7", ("bm1",), NOW_S, waiting=True))
+    world.apply(ch.SourceSeen("slurm", NOW_S))
+    assert answers(world) == []
+    world.apply(ch.HostSeen(Host("bm1", "bm1", Resources(2, 2000)), NOW_S + 1))
+    world.apply(ch.SourceSeen("bm1", NOW_S + 1))
+    assert answers(world) == [("7", True)]

@@ -132,6 +132,7 @@ class Code(Enum):
     INSTANCE_UNKNOWN = "instance_unknown"
     INSTANCE_ODD = "instance_odd"
     JOURNAL_BEHIND = "journal_behind"
+    SEVERAL_COPIES = "several_copies"
     NOT_NAMED = "not_named"
     NOT_NAMED_BUSY = "not_named_busy"
     NOT_IN_SLURM = "not_in_slurm"

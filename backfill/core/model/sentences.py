@@ -202,6 +202,9 @@ _CODES: dict[Code, str | Callable[[Mapping[str, Any]], str]] = {
         "the journal knows generation {known} of it, but {host} has generation {generation}: "
         "the journal is behind[; {said}]"
     ),
+    Code.SEVERAL_COPIES: (
+        "{hosts} show it, and nobody knows which is right: remove it by hand from all but one"
+    ),
     Code.NOT_NAMED: "the policy file does not know its name",
     Code.NOT_NAMED_BUSY: (
         "the policy file no longer names it, but job {jobs} is on it; "

@@ -439,7 +439,7 @@ def _room_beside(builder: PlanBuilder, host: str) -> bool:
     world, policies = builder.world, builder.policies
     if policies.proof is Proof.MEMORY or builder.left(host):
         return False
-    wanted = wanted_on(world, host)
+    wanted = wanted_on(world, policies, host)
     if wanted is None or not wanted.memory_mb:
         return True  # a pause would keep as much
     held_mb = sum(i.resources.memory_mb for i in world.fleet.instances_on(host) if i.occupies_memory)

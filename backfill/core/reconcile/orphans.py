@@ -6,6 +6,7 @@ right. A tag with a higher generation than the books have is proof of that.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from backfill.core.model.actions import DeleteInstance, DeleteNode, DownNode, PauseInstance
@@ -40,6 +41,10 @@ def step_orphans(builder: PlanBuilder, name: str) -> None:
     was taken over in the step of its node.
     """
     node = builder.world.managed.get(name)
+    latest = [] if node is not None or builder.blind else _latest(builder, name)
+    if len(latest) > 1:
+        _several(builder, latest)
+        latest = []
     for instance in builder.world.fleet.places_of(name):
         if builder.blind:
             _stop_orphan(builder, node, instance)
@@ -51,9 +56,29 @@ def step_orphans(builder: PlanBuilder, name: str) -> None:
             continue
         removed = instance.tag.generation <= builder.world.removed.get(name, 0)
         if node is None and not removed:
-            adopt(builder, instance)
+            (adopt if instance in latest else stop_where_wanted)(builder, instance)
         elif node is None or _is_old(node, instance):
             _destroy_old(builder, instance)
+
+
+def _latest(builder: PlanBuilder, name: str, above: int | None = None) -> list[Instance]:
+    """Return the instance of this name that was made last, and where else a host shows the same.
+
+    `above`: only what was made after that generation; None: after all that were removed.
+    """
+    known = builder.world.removed.get(name, 0) if above is None else above
+    places = builder.world.places_of(name)
+    later = [p for p in places if p.tag.generation > known and p.state is not InstanceState.MIGRATING]
+    last = max((place.tag.generation for place in later), default=0)
+    return sorted((p for p in later if p.tag.generation == last), key=lambda place: place.host)
+
+
+def _several(builder: PlanBuilder, places: Sequence[Instance]) -> None:
+    """Say that nothing is taken over while several hosts show it: which one is right, nobody knows."""
+    for place in places:
+        stop_where_wanted(builder, place)
+    hosts = tuple(place.host for place in places)
+    builder.refuse(places[0].name, Goal.TAKE_OVER, because(Code.SEVERAL_COPIES, hosts=hosts))
 
 
 def _is_old(node: ManagedNode, instance: Instance) -> bool:
@@ -94,23 +119,22 @@ def _unknown_orphan(builder: PlanBuilder, name: str) -> None:
 _ORPHAN_AGE_S = 10.0
 
 
-def newer(builder: PlanBuilder, node: ManagedNode) -> Instance | None:
-    """Return an instance of this name that was made after all that the books know of it."""
-    later = [
-        place
-        for place in builder.world.places_of(node.name)
-        if place.tag.generation > node.generation and place.state is not InstanceState.MIGRATING
-    ]
-    return max(later, key=lambda place: (place.tag.generation, place.host), default=None)
+def newer(builder: PlanBuilder, node: ManagedNode) -> list[Instance]:
+    """Return the instance of this name that was made after all that the books know of it, wherever it is."""
+    return _latest(builder, node.name, node.generation)
 
 
-def catch_up(builder: PlanBuilder, node: ManagedNode, instance: Instance) -> None:
+def catch_up(builder: PlanBuilder, node: ManagedNode, places: Sequence[Instance]) -> None:
     """Bring the books up to date: what they say of this name is over, and the instance follows it."""
+    instance = places[0]
     found, known = instance.tag.generation, node.generation
     behind = because(Code.JOURNAL_BEHIND, host=instance.host, known=known, generation=found)
     if builder.blind or builder.unread:
         builder.refuse(node.name, Goal.ANY_STEP, behind)
-        stop_where_wanted(builder, instance)
+        for place in places:
+            stop_where_wanted(builder, place)
+    elif len(places) > 1:
+        _several(builder, places)
     elif instance.state is InstanceState.UNKNOWN:
         builder.refuse(node.name, Goal.TAKE_OVER, behind.plus(said=Words(instance.problem)))
     else:

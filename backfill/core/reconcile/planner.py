@@ -10,6 +10,7 @@ from backfill.core.model.fleet import Instance, InstanceState
 from backfill.core.model.lifecycle import OVER, ManagedNode, Phase
 from backfill.core.model.operations import HostAllocation
 from backfill.core.model.plan import AnswerClaim, EndClaim, Plan
+from backfill.core.model.quantities import NOTHING
 from backfill.core.model.refusals import Code, Goal, Reason, Words, because
 from backfill.core.model.sentences import sentences
 from backfill.core.placement import names_of, rooms_of
@@ -26,7 +27,7 @@ from backfill.core.reconcile.job_machines import plan_machines, step_machines
 from backfill.core.reconcile.making_room import promised_rooms
 from backfill.core.reconcile.orphans import catch_up, newer, not_known, step_left_over, step_orphans
 from backfill.core.reconcile.parked import step_moving, step_parked
-from backfill.core.reconcile.pressure import above_budget, fits_beside, within
+from backfill.core.reconcile.pressure import above_budget, fits_beside, in_use, within
 from backfill.core.reconcile.ready import plan_liveness, step_ready
 from backfill.core.reconcile.removing import step_draining, step_removing
 from backfill.core.reconcile.returning import step_returning
@@ -220,8 +221,8 @@ _LOOKS: dict[Kind, Callable[..., None]] = {
 def _step(builder: PlanBuilder, node: ManagedNode, places: list[Instance], *, booked: bool) -> None:
     """Take the step of the node's phase. `places`: every host's view of its instance."""
     world = builder.world
-    later = None if booked else newer(builder, node)
-    if later is not None:
+    later = [] if booked else newer(builder, node)
+    if later:
         catch_up(builder, node, later)
         return
     step = _STEPS.get(node.phase)
@@ -286,10 +287,18 @@ def _step_claim(builder: PlanBuilder, claim: HostAllocation) -> None:
     busy = _busy(builder, claim)
     first = next(busy, None)
     if first is None:
-        free = "no instance uses the hosts" if claim.hosts else "nothing is awaited in its nodes"
-        builder.add(AnswerClaim(claim.job_id, True, free))
+        builder.add(AnswerClaim(claim.job_id, True, _free(builder, claim)))
     elif builder.now_s >= limit_s:
         builder.add(AnswerClaim(claim.job_id, False, sentences([first, *busy])))
+
+
+def _free(builder: PlanBuilder, claim: HostAllocation) -> str:
+    """Say why the job can begin."""
+    if not claim.hosts:
+        return "nothing is awaited in its nodes"
+    if any(in_use(builder.world, builder.policies, host) != NOTHING for host in claim.hosts):
+        return "what runs on the hosts leaves it all that it got"
+    return "no instance uses the hosts"
 
 
 def _busy(builder: PlanBuilder, claim: HostAllocation) -> Iterator[Reason]:
@@ -338,10 +347,10 @@ def _torn(world: World, node: str) -> bool:
 def occupied(builder: PlanBuilder, host: str) -> Reason | None:
     """Return why the host's room is not proven free, if it is not."""
     unsure = _unsure(builder, host)
+    if unsure is None and builder.world.parents_starting(host):
+        unsure = because(Code.PARENT_IN_MAKING, host=host)  # it is given up for whoever got the host
     if unsure or fits_beside(builder.world, builder.policies, host):
         return unsure
-    if builder.world.parents_starting(host):
-        return because(Code.PARENT_IN_MAKING, host=host)
     for instance in builder.world.fleet.instances_on(host):
         if within(builder.world, instance):
             continue

@@ -35,7 +35,7 @@ def leavers(world: World, policies: PolicySet, host: str) -> frozenset[str] | No
     staying = [m for m in world.fleet.managed_on(host) if m.phase in _STEADY and not world.inside(m)]
     if not staying:
         return None
-    wanted = wanted_on(world, host)
+    wanted = wanted_on(world, policies, host)
     if wanted is None:
         return None if _waited_enough(world, policies, host) else frozenset()
     used = sum((policies.instances.flavour_of(m).resources for m in staying), NOTHING)
@@ -48,8 +48,12 @@ def leavers(world: World, policies: PolicySet, host: str) -> frozenset[str] | No
     return frozenset(policies.victims.choose(candidates, need, world.now_s))
 
 
-def wanted_on(world: World, host: str) -> Resources | None:
-    """Return what the jobs that hold a host's node got there; None: Slurm has not shown it yet."""
+def wanted_on(world: World, policies: PolicySet, host: str) -> Resources | None:
+    """Return what the jobs that hold a host's node got there; None: Slurm has not shown it yet.
+
+    A job of which Slurm shows no memory may use all of it (`--mem=0`, or a site where Slurm counts
+    none): where memory has to be free, that is what it got.
+    """
     node_name = world.hosts[host].node
     node = world.nodes.get(node_name) if node_name is not None else None
     if node is None or host in world.closed:
@@ -58,7 +62,10 @@ def wanted_on(world: World, host: str) -> Resources | None:
     known = {j.id for j in holders} | {str(j.raw_id) for j in holders}
     if any(job_id not in known for job_id in world.takers(host)):
         return None
-    return _got(node, holders)
+    got = _got(node, holders)
+    if policies.proof is Proof.MEMORY and any(job.memory_mb == 0 for job in holders):
+        return replace(got, memory_mb=world.hosts[host].capacity.memory_mb)
+    return got
 
 
 def _got(node: Node, holders: Iterable[Job]) -> Resources:
@@ -74,16 +81,19 @@ def fits_beside(world: World, policies: PolicySet, host: str) -> bool:
     """Return True if what runs on a host leaves the jobs that got it all that they got there."""
     if policies.victims.extent is Extent.HOST:
         return False
-    wanted = wanted_on(world, host)
+    wanted = wanted_on(world, policies, host)
     if wanted is None:
         return False
+    return in_use(world, policies, host).fits(capacity(world.hosts[host], policies.limits) - wanted)
+
+
+def in_use(world: World, policies: PolicySet, host: str) -> Resources:
+    """Return what instances that are no part of a job's own take of a host, as far as that has to be free."""
     there = [i for i in world.fleet.instances_on(host) if not within(world, i)]
     cpus = sum(i.resources.cpus for i in there if i.occupies_cpu)
-    memory_mb = 0
-    if policies.proof is Proof.MEMORY:
-        memory_mb = sum(i.resources.memory_mb for i in there if i.occupies_memory)
-    room = capacity(world.hosts[host], policies.limits) - wanted
-    return cpus <= room.cpus and memory_mb <= room.memory_mb
+    if policies.proof is not Proof.MEMORY:
+        return Resources(cpus, 0)
+    return Resources(cpus, sum(i.resources.memory_mb for i in there if i.occupies_memory))
 
 
 def within(world: World, instance: Instance) -> bool:
@@ -144,7 +154,7 @@ def must_leave(builder: PlanBuilder, node: ManagedNode) -> bool:
     if not world.taken(node.host):
         return builder.left(node.host)
     names = leavers(world, policies, node.host)
-    if names == frozenset() and wanted_on(world, node.host) is None:
+    if names == frozenset() and wanted_on(world, policies, node.host) is None:
         own = world.hosts[node.host].node
         builder.watch(*filter(None, (own,)))  # how much did the job get there?
         builder.wake_at(decided_s(world, policies, node.host))
