@@ -82,6 +82,25 @@ def test_what_waits_and_what_has_ended(tmp_path: Path, tokens: Path) -> None:
     ]
 
 
+def test_a_run_whose_times_cannot_be_is_left_out(
+    tmp_path: Path, tokens: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """No calendar has the year 33658. The other runs count, and the log says so once."""
+    odd = [
+        {**RUN, "id": "ap#9.0#1", "ended_s": 10**12},
+        {**RUN, "id": "ap#8.0#1", "ended_s": -1},
+        {**RUN, "id": "ap#7.0#1", "ended_s": float("nan")},
+        {**RUN, "id": "ap#6.0#1", "worked_s": 10**12},
+    ]
+    answer = {"idle": 3, "runs": [*odd, RUN], "answered": 1, "silent": {}}
+    asked = pool(tokens, answering(tmp_path, answer))
+    for _ in range(2):
+        assert [run.id for run in asked.observe().runs] == ["ap#1.0#1"]
+    asked.close()
+    assert caplog.text.count("left out") == 1
+    assert "run ap#9.0#1 is left out, as it is said to have ended at 1000000000000 s" in caplog.text
+
+
 @pytest.mark.parametrize(
     ("body", "said"),
     [
@@ -135,7 +154,9 @@ class Schedd:
     def jobEpochHistory(self, constraint, projection, match):
         while self.name.startswith("hangs"):
             signal.pause()
-        return [{{"ClusterId": 1, "ProcId": 0, "EpochWriteDate": 9, "MachineAttrSlurmJob0": "7"}}]
+        runs = float("inf") if self.name == "endless" else 1
+        ran = {{"ClusterId": 1, "ProcId": 0, "NumShadowStarts": runs}}
+        return [{{**ran, "EpochWriteDate": 9, "MachineAttrSlurmJob0": "7"}}]
 
 def version():
     return "25"
@@ -160,10 +181,18 @@ def test_access_points_that_are_silent_do_not_silence_the_others(
     for _ in range(2):
         seen = asked.observe()
         assert (seen.idle, list(seen.silent)) == (6, silent)
-        assert [(run.id, run.pilot) for run in seen.runs] == [("ap1#1.0#0", "7"), ("ap2#1.0#0", "7")]
+        assert [(run.id, run.pilot) for run in seen.runs] == [("ap1#1.0#1", "7"), ("ap2#1.0#1", "7")]
     assert caplog.text.count("access point hangs1 does not answer (it said nothing in time), ") == 1
     assert caplog.text.count("access point refuses does not answer (Failed to fetch ads)") == 1
     asked.close()
+
+
+def test_a_number_that_is_no_number_does_not_silence_an_access_point(tmp_path: Path, tokens: Path) -> None:
+    """A ClassAd may have INF where a whole number is due."""
+    asked = pool(tokens, with_bindings(tmp_path, ["endless"]), within_s=60.0)
+    seen = asked.observe()
+    asked.close()
+    assert ([run.id for run in seen.runs], list(seen.silent)) == (["endless#1.0#0"], [])
 
 
 def test_no_more_payloads_are_counted_than_were_asked_for(tmp_path: Path, tokens: Path) -> None:

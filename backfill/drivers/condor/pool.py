@@ -19,6 +19,8 @@ _LOG = logging.getLogger(__name__)
 _SCRIPT = Path(__file__).with_name("pool_child.py")
 # The access points have this share of the time; the rest is for the start and the collector.
 _ACCESS_POINTS = 0.7
+# So far ahead the clock of an access point may be. A later time, or one before 1970, is no time of a run.
+_AHEAD_S = 86400.0
 
 
 class CondorPool:
@@ -28,6 +30,7 @@ class CondorPool:
         self._config = config
         self._child = Child([config.python, str(_SCRIPT)], _environment(config), SUBJECT, config.within_s)
         self._silent: frozenset[str] = frozenset()
+        self._left_out = False
 
     def observe(self) -> PoolObservation:
         """See PayloadPool."""
@@ -51,6 +54,7 @@ class CondorPool:
         if silent and not answered:
             raise none_answers(config, silent)
         self._tell(silent)
+        runs = self._likely(runs, began_s)
         runs.sort(key=lambda run: (run.ended_s, run.id))
         return PoolObservation(began_s, idle, runs, tuple(sorted(silent)))
 
@@ -62,6 +66,25 @@ class CondorPool:
         for name in sorted(self._silent.difference(silent)):
             _LOG.info("access point %s answers again", name)
         self._silent = frozenset(silent)
+
+    def _likely(self, runs: list[PayloadRun], now_s: float) -> list[PayloadRun]:
+        """Leave out runs whose times cannot be; the log says so once for as long as there are some."""
+        last_s = now_s + _AHEAD_S
+        good, odd = [], []
+        for run in runs:
+            likely = 0.0 <= run.worked_s <= last_s and 0.0 <= run.ended_s <= last_s
+            (good if likely else odd).append(run)
+        if odd and not self._left_out:
+            _LOG.warning(
+                "%s: run %s is left out, as it is said to have ended at %.0f s after %.0f s; "
+                "see the clock of its access point",
+                SUBJECT,
+                odd[0].id,
+                odd[0].ended_s,
+                odd[0].worked_s,
+            )
+        self._left_out = bool(odd)
+        return good
 
     def reads_constraint(self) -> bool:
         """Return True if HTCondor can read the constraint. Asks no pool; raises without bindings."""

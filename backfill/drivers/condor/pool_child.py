@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import math
 import multiprocessing
 import os
 import sys
@@ -145,7 +146,7 @@ def run(ad: Any, access_point: str) -> dict[str, Any]:
 def number(ad: Any, name: str) -> int:
     """Read a whole number; 0 where the record does not have it."""
     value = ad.get(name)
-    return int(value) if isinstance(value, int | float) else 0
+    return int(value) if isinstance(value, int | float) and math.isfinite(value) else 0
 
 
 def bindings() -> Any:
