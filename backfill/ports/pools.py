@@ -11,8 +11,9 @@ from typing import Protocol
 class PayloadRun:
     """One run of a payload in a pilot of this cluster, after its end.
 
-    `ended_s`: epoch seconds that a calendar has, at most a day ahead. `id`: the same for the same run whenever it is told; `pilot`: the number of the pilot's job in
-    Slurm, `node`: where it was, as far as the pool knows. `done`: the pool has its result.
+    `id`: the same for the same run whenever it is told; `pilot`: the number of the pilot's job in
+    Slurm, `node`: where it was, as far as the pool knows. `ended_s`: epoch seconds, a day ahead of now
+    at most. `done`: the pool has its result.
     """
 
     id: str

@@ -25,6 +25,7 @@ from backfill.core.reconcile.builder import PlanBuilder, members
 from backfill.core.reconcile.devices import not_lent
 from backfill.core.reconcile.own_machines import (
     asks,
+    fellows,
     guest_mb,
     image_for,
     margin_mb,
@@ -131,9 +132,16 @@ def step_machines(builder: PlanBuilder, name: str) -> None:
         if _kept(builder, own, job):
             return
         job = None  # another run of it has none of these
+    if job is not None and job.state is JobState.PENDING and own.state in _AWAITING:
+        why = _fellow_lost(builder, own)
+        if why and (_cancels(builder) or _held(builder, own, job)):
+            _give_back(builder, own, why)
+        if why:
+            return
     _STEPS[own.state](builder, own, job if job is not None and job.state not in ENDED else None)
 
 
+_AWAITING = (MachinesState.QUEUED, MachinesState.SPAWNING, MachinesState.SPAWNED)
 _PINNED = (MachinesState.SPAWNED, MachinesState.ALLOCATED)
 
 
@@ -275,7 +283,7 @@ def _step_spawned(builder: PlanBuilder, own: JobMachines, job: Job | None) -> No
     elif job.reason != _HELD:
         if own.released_s is None:
             become(builder, own, own.state, "its job was let go", released_s=float(builder.now_s))
-    elif not await_devices(builder, own, fleet) and _fellows_ready(builder, own):
+    elif not await_devices(builder, own, fleet) and _fellows_ready(builder, own, fleet):
         builder.insist(_release(own), Goal.MACHINES)
 
 
@@ -327,13 +335,35 @@ def _lost(builder: PlanBuilder, own: JobMachines, fleet: Fleet | None) -> Reason
     return None
 
 
-def _fellows_ready(builder: PlanBuilder, own: JobMachines) -> bool:
-    """Return True if the other components of a heterogeneous job have their machines, too."""
-    leader, plus, _ = own.job.partition("+")
-    if not plus:
-        return True
-    others = [o for o in builder.world.machines.values() if o.job.partition("+")[0] == leader]
-    return all(o.state in _PINNED for o in others)
+def _fellows_ready(builder: PlanBuilder, own: JobMachines, fleet: Fleet | None) -> bool:
+    """Return True if the other components of a heterogeneous job have their machines, too.
+
+    One that finds no room for too long makes these fail: they idle for nobody, and may be in its way.
+    What is being made has limits of its own.
+    """
+    within_s = builder.policies.own_machines.start_within_s
+    awaited = [other for other in fellows(builder, own) if other.state not in _PINNED]
+    for other in awaited:
+        if other.state is MachinesState.QUEUED:
+            over_s = max(other.since_s, own.since_s) + within_s
+            builder.wake_at(over_s)
+            if builder.now_s >= over_s:
+                waits = f"component {other.job} has no room for its own"
+                why = because(Code.MACHINES_UNUSED, within_s=within_s, waits=waits)
+                failed(builder, own, fleet, why)
+                return False
+    return not awaited
+
+
+def _fellow_lost(builder: PlanBuilder, own: JobMachines) -> str:
+    """Return why another component of a heterogeneous job is not to have machines; empty: it may."""
+    lost = []
+    for other in fellows(builder, own):
+        job = builder.world.jobs.get(other.job)
+        going = other.state is MachinesState.RECLAIMED and other.after is MachinesState.GIVEN_BACK
+        if job is not None and (going or other.state is MachinesState.GIVEN_BACK):
+            lost.append(f"component {other.job} has none: {other.reason}")
+    return min(lost, key=len, default="")  # the others quote that one
 
 
 def _step_allocated(builder: PlanBuilder, own: JobMachines, job: Job | None) -> None:

@@ -102,13 +102,25 @@ def margin_mb(usual: Flavour, memory_mb: int) -> int:
     return usual.memory_margin_mb + max(0, memory_mb - usual.memory_mb) // _KEPT_OF
 
 
+def fellows(builder: PlanBuilder, own: JobMachines) -> list[JobMachines]:
+    """Return what the other components of a heterogeneous job are to have: they begin together."""
+    leader, plus, _ = own.job.partition("+")
+    others = builder.world.machines.values() if plus else ()
+    return [o for o in others if o.job != own.job and o.job.partition("+")[0] == leader]
+
+
 def too_many_now(builder: PlanBuilder, own: JobMachines) -> Reason | None:
-    """Return why no more machines may belong to jobs now, or to those of its owner, if none may."""
+    """Return why no more machines may belong to jobs now, or to those of its owner, if none may.
+
+    Where the other components of the job have none yet, these must be allowed as well: all are of no use
+    without them.
+    """
     rule, ordered = builder.policies.own_machines, [o for o in builder.world.machines.values() if o.fleet]
-    if sum(other.size for other in ordered) + own.size > rule.most:
+    size = own.size + sum(other.size for other in fellows(builder, own) if not other.fleet)
+    if sum(other.size for other in ordered) + size > rule.most:
         return limit("own_machines.most", rule.most)
     most = rule.most_per_user or rule.most
-    if sum(other.size for other in ordered if other.user == own.user) + own.size > most:
+    if sum(other.size for other in ordered if other.user == own.user) + size > most:
         return limit("own_machines.most_per_user", most)
     return None
 
@@ -186,16 +198,18 @@ def disk_too_large(builder: PlanBuilder, wanted: MachineRequest) -> Reason | Non
 
 
 def too_many_ever(builder: PlanBuilder, own: JobMachines) -> Reason | None:
-    """Return which limit so many would always break, if there is one."""
-    policies, rule = builder.policies, builder.policies.own_machines
+    """Return which limit so many would always break, those of its fellows included, if there is one."""
+    policies, rule, others = builder.policies, builder.policies.own_machines, fellows(builder, own)
+    size = own.size + sum(other.size for other in others)
+    what = f"{size} machines for all components of its job" if others else own.what
     caps = {
         "own_machines.most": rule.most,
         "own_machines.most_per_user": rule.most_per_user or rule.most,
         "limits.max_instances": policies.limits.max_instances,
     }
     for key, most in caps.items():
-        if own.size > most:
-            return because(Code.MACHINES_MANY, what=own.what, key=key, most=most)
+        if size > most:
+            return because(Code.MACHINES_MANY, what=what, key=key, most=most)
     return None
 
 

@@ -70,7 +70,8 @@ class CondorPool:
     def _likely(self, runs: list[PayloadRun], now_s: float) -> list[PayloadRun]:
         """Leave out runs whose times cannot be; the log says so once for as long as there are some."""
         last_s = now_s + _AHEAD_S
-        good, odd = [], []
+        good: list[PayloadRun] = []
+        odd: list[PayloadRun] = []
         for run in runs:
             likely = 0.0 <= run.worked_s <= last_s and 0.0 <= run.ended_s <= last_s
             (good if likely else odd).append(run)

@@ -203,6 +203,16 @@ class SimulatedWorld:
             self._submit(f"{number}_{task}", number, (partition, run_s, at_s), wishes)
         return str(number)
 
+    def submit_components(self, partition: str, run_s: float, *components: dict[str, object]) -> list[str]:
+        """Submit a heterogeneous job; each component as `submit` would make it. Return their ids."""
+        leader = self._last_job + 1
+        ids = []
+        for offset, wishes in enumerate(components):
+            self._last_job += 1
+            ids.append(f"{leader}+{offset}")
+            self._submit(ids[-1], self._last_job, (partition, run_s, None), {**wishes, "het": True})
+        return ids
+
     def _submit(
         self, id_: str, raw_id: int, what: tuple[str, float, float | None], wishes: dict[str, object]
     ) -> None:

@@ -1,0 +1,107 @@
+"""Own machines of a heterogeneous job: its components get theirs together, or none has any."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from backfill.core.model.job_machines import MachinesState
+from backfill.core.policies.own_machines import OwnMachines
+from backfill.core.policies.scale import Scale
+from backfill.drivers.simulated.world import SimulatedWorld
+from backfill.sim.scenarios.rehearsal import Rehearsal
+from tests.simulation.policy_cluster import ended, running
+from tests.simulation.test_own_machines import OWN, WORD, begin, nothing_left, state, why_not
+
+SMALL: dict[str, object] = {"comment": f"{WORD}:cpus=1"}
+
+
+def given_back(run: Rehearsal, *jobs: str) -> bool:
+    return all(state(run, job) is MachinesState.GIVEN_BACK for job in jobs)
+
+
+def told(sim: SimulatedWorld, job: str) -> str:
+    return sim.slurm.admin_comment(job)
+
+
+def nothing_made(run: Rehearsal, sim: SimulatedWorld) -> bool:
+    return not run.world.managed and not run.world.fleets and not any(h.instances for h in sim.hosts.values())
+
+
+def test_components_begin_when_all_have_their_machines() -> None:
+    """And nothing of them stays after the job."""
+    sim, run = begin()
+    jobs = sim.submit_components("htc", 20.0, SMALL, SMALL | {"num_nodes": 2, "cpus": 2})
+    run.until(lambda: running(sim, *jobs), 60)
+    run.until(lambda: ended(sim, *jobs) and nothing_left(run, sim), 100)
+    assert sim.audit() == []
+
+
+def test_where_one_component_can_never_have_them_none_has() -> None:
+    """All are given back with its reason, and stay so."""
+    sim, run = begin()
+    first, second, third = sim.submit_components("htc", 20.0, SMALL, {"comment": f"{WORD}:cpus=64"}, SMALL)
+    run.until(lambda: given_back(run, first, second, third) and nothing_made(run, sim), 60)
+    run.run(600)
+    assert given_back(run, first, second, third)
+    for job in (first, third):
+        assert f"component {second} has none: " in told(sim, job)
+        assert "has none: component" not in told(sim, job)
+        assert sim.job(job).reason == "JobHeldAdmin"
+    assert sim.audit() == []
+
+
+def test_a_component_that_fails_at_last_takes_the_others_along() -> None:
+    """Their machines were there already: they go."""
+    sim, run = begin(own_machines=replace(OWN, respawns=0), scale=Scale(boot_within_s=20, give_up_after=1))
+    for number in range(2, 13):
+        sim.faults.never_boots(f"vn{number}", -1)
+    first, second = sim.submit_components("htc", 20.0, SMALL, SMALL)
+    run.until(lambda: state(run, first) is MachinesState.SPAWNED, 60)
+    run.until(lambda: given_back(run, first, second) and nothing_made(run, sim), 200)
+    run.until(lambda: f"component {second} has none: its machines failed" in told(sim, first), 5)
+    assert sim.audit() == []
+
+
+@pytest.mark.parametrize(
+    ("key", "rule"), [("most", replace(OWN, most=2)), ("most_per_user", replace(OWN, most_per_user=2))]
+)
+def test_the_caps_are_those_of_the_whole_job(key: str, rule: OwnMachines) -> None:
+    """Each component would be within them."""
+    sim, run = begin(own_machines=rule)
+    two = SMALL | {"num_nodes": 2, "cpus": 2}
+    jobs = sim.submit_components("htc", 20.0, two, SMALL)
+    run.until(lambda: given_back(run, *jobs), 60)
+    never = f"3 machines for all components of its job can never be had: own_machines.{key} = 2"
+    run.until(lambda: all(never in told(sim, job) for job in jobs), 5)
+    assert nothing_made(run, sim)
+
+
+def test_two_jobs_do_not_take_half_of_the_cap_each() -> None:
+    """Then neither could ever begin: the second waits until the first is over."""
+    sim, run = begin(own_machines=replace(OWN, most=4))
+    two = SMALL | {"num_nodes": 2, "cpus": 2}
+    first = sim.submit_components("htc", 20.0, two, two)
+    second = sim.submit_components("htc", 20.0, two, two)
+    run.until(lambda: running(sim, *first), 60)
+    assert any("own_machines.most = 4" in why for why in why_not(run, second[0]))
+    run.until(lambda: ended(sim, *first, *second) and nothing_left(run, sim), 200)
+    assert sim.audit() == []
+
+
+def test_machines_do_not_wait_without_end_for_a_component_that_finds_no_room() -> None:
+    """They fail after start_within_s, as if the job had not begun, and at last the job is given back.
+
+    `scontrol release` tries all of it again.
+    """
+    own = replace(OWN, start_within_s=30.0, respawns=1)
+    sim, run = begin(own_machines=own)
+    high = sim.submit("batch", 86400.0, required_nodes=("bm2",))
+    jobs = sim.submit_components("htc", 20.0, SMALL, {"comment": f"{WORD}:cpus=4"})
+    run.until(lambda: given_back(run, *jobs) and nothing_made(run, sim), 300)
+    run.until(lambda: f"component {jobs[1]} has no room for its own" in told(sim, jobs[0]), 5)
+    sim.user_cancel(high)
+    sim.slurm.release_job(jobs[0])
+    run.until(lambda: running(sim, *jobs), 100)
+    assert sim.audit() == []
