@@ -1,4 +1,4 @@
-"""The image catalogue in its own file, and what the planner is to know of each image."""
+"""The image catalogue in its own file, what the planner is to know of each image, and which there are."""
 
 from __future__ import annotations
 
@@ -7,14 +7,16 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from backfill.config.cloud import OpenStackEntry
 from backfill.config.files import read_keys, read_text
 from backfill.config.images import Catalogue, ImageEntry
-from backfill.config.model import LibvirtEntry
+from backfill.config.model import LibvirtEntry, Provider
 from backfill.config.problems import Problem, quote
 from backfill.config.reader import BAD, Reader
 from backfill.config.shapes import section
 from backfill.config.tree import Entries, Scalar, Tree
 from backfill.core.policies.environments import Environment, Environments
+from backfill.core.policy import Template
 
 
 def path_of(policy_file: str | Path, libvirt: LibvirtEntry | None) -> Path | None:
@@ -58,27 +60,39 @@ def take_in(reader: Reader, found: dict[str, Any]) -> Reader | None:
 
     Returns the catalogue's own reader, with its problems and their places; None without one.
     """
-    libvirt = found.get("libvirt")
-    if not isinstance(libvirt, LibvirtEntry):
-        return None
-    own, path = None, path_of(reader.file, libvirt)
-    if path is not None and libvirt.images:
-        what = "is set, and libvirt.images is there too"
-        reader.note(None, "libvirt.catalogue", what, "keep one of them")
-    elif path is not None:
-        own = Reader(str(path))
-        images = _read(own, path)
-        if images is None:
-            found["libvirt"] = BAD  # what depends on the images has nothing to say now
-            return own
-        libvirt = found["libvirt"] = replace(libvirt, images=images)
+    own, libvirt = None, found.get("libvirt")
+    if isinstance(libvirt, LibvirtEntry):
+        path = path_of(reader.file, libvirt)
+        if path is not None and libvirt.images:
+            what = "is set, and libvirt.images is there too"
+            reader.note(None, "libvirt.catalogue", what, "keep one of them")
+        elif path is not None:
+            own = Reader(str(path))
+            images = _read(own, path)
+            if images is None:
+                found["libvirt"] = BAD  # what depends on the images has nothing to say now
+                return own
+            libvirt = found["libvirt"] = replace(libvirt, images=images)
     given = found.get("environments", Environments())
     if given is not BAD:
-        rules = tuple(entry.rule(name) for name, entry in sorted(libvirt.images.items()))
-        entries = (*given.entries, *_environments(libvirt.images))
+        images = libvirt.images if isinstance(libvirt, LibvirtEntry) else {}
+        rules = tuple(entry.rule(name) for name, entry in sorted(images.items()))
+        entries = (*given.entries, *_environments(images))
         particular = tuple(rule for rule in rules if rule.says_something)
-        found["environments"] = Environments(entries, particular, tuple(sorted(libvirt.images)))
+        named = _of_clouds(found, entries) or tuple(sorted(images))
+        found["environments"] = Environments(entries, particular, named)
     return own
+
+
+def _of_clouds(found: dict[str, Any], entries: tuple[Environment, ...]) -> tuple[str, ...]:
+    """Return the images that the file names for servers in clouds; none where hosts have a catalogue."""
+    hosts, openstack, instances = (found.get(name, BAD) for name in ("hosts", "openstack", "instances"))
+    if hosts is BAD or not isinstance(openstack, OpenStackEntry) or not isinstance(instances, Template):
+        return ()
+    providers = {host.provider for host in hosts}
+    if Provider.OPENSTACK not in providers or Provider.LIBVIRT in providers:
+        return ()
+    return tuple(sorted({instances.image, *openstack.images, *(entry.image for entry in entries)}))
 
 
 def _environments(images: dict[str, ImageEntry]) -> Iterator[Environment]:

@@ -75,7 +75,11 @@ class OpenStackEntry:
     clouds_yaml: str = key("", "Where the credentials are; empty: where openstacksdk looks.", form="path")
     zones: tuple[str, ...] = key((), "Availability zones in order of preference; empty: the cloud chooses.")
     images: dict[str, str] = field(
-        default_factory=dict, metadata=about("Glance's name for instances.image, if it differs there.")
+        default_factory=dict,
+        metadata=about(
+            "Glance's name or id for every image of which servers may be made; "
+            "without an entry instances.image has the same name there."
+        ),
     )
     vnic_type: VnicType = key(VnicType.NORMAL, "How ports are bound.")
     key_pair: str = key(

@@ -315,6 +315,17 @@ def _openstack(hosts: Sequence[HostEntry], openstack: OpenStackEntry | None) -> 
         yield BrokenRule("openstack.flavours", "is empty", "name at least one flavour")
 
 
+def _cloud_images(openstack: OpenStackEntry | None, environments: Environments) -> Iterator[BrokenRule]:
+    """Yield what would give somebody's own image to others by another name."""
+    boots: dict[str, str] = {}
+    for name in environments.images if openstack is not None else ():
+        real = openstack.images.get(name, name)
+        first = boots.setdefault(real, name)
+        if environments.owners(first) != environments.owners(name):
+            what = f"has {real} for {first} and for {name}, which are not for the same people"
+            yield BrokenRule("openstack.images", what, "give each an image of its own")
+
+
 def _numa(
     libvirt: LibvirtEntry | None, placement: Spread, hosts: Sequence[HostEntry]
 ) -> Iterator[BrokenRule]:
@@ -491,6 +502,7 @@ _RULES: tuple[tuple[Callable[..., Iterator[BrokenRule]], tuple[str, ...]], ...] 
     (_keys, ("libvirt",)),
     (_guest_network, ("libvirt", "instances")),
     (_openstack, ("hosts", "openstack")),
+    (_cloud_images, ("openstack", "environments")),
     (_numa, ("libvirt", "placement", "hosts")),
     (_names, ("hosts", "instances")),
     (_machine_networks, ("hosts", "instances", "own_machines")),

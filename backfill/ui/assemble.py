@@ -232,7 +232,7 @@ def openstack_config(config: Config, entry: OpenStackEntry, hosts: list[HostEntr
             flavours=entry.flavours,
             network=entry.network,
             zones=entry.zones or ("",),
-            images=dict(entry.images),
+            images={name: entry.images.get(name, name) for name in config.policies.environments.images},
             vnic_type=entry.vnic_type.value,
             group_policy="" if entry.spread is GroupPolicy.NONE else entry.spread.value,
             volume_gb=entry.volume_gb,

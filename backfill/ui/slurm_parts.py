@@ -16,7 +16,7 @@ from backfill.drivers.slurm.conf.reload import Reload
 from backfill.drivers.slurm.conf.transaction import ConfPlace, RolledBackError, Slurm, Transactions
 from backfill.drivers.slurm.driver import SlurmManager
 from backfill.drivers.slurm.hooks.install import POWER, HookPlan, Hooks, HookStatus, programs
-from backfill.drivers.slurm.hooks.machines_lua import MachineGate, NetworkGate
+from backfill.drivers.slurm.hooks.machines_lua import MachineGate, NamedGate
 from backfill.drivers.slurm.hooks.submit_lua import Gate
 from backfill.drivers.slurm.reading.json_path import JsonPath
 from backfill.drivers.slurm.reading.paths import Failover, ReadPath
@@ -215,10 +215,18 @@ def machine_gate(config: Config) -> MachineGate | None:
         low_qos,
         high,
         rule.inside,
-        networks=tuple(NetworkGate(n.name, n.users, n.accounts, ", ".join(n.allowed)) for n in rule.networks),
+        networks=tuple(NamedGate(n.name, n.users, n.accounts, ", ".join(n.allowed)) for n in rule.networks),
+        images=_image_gates(config.policies.environments),
         clouds=all(host.provider is Provider.OPENSTACK for host in config.hosts),
         most_disk_gb=rule.largest_disk_gb(config.policies.instances.flavour),
     )
+
+
+def _image_gates(environments: Environments) -> tuple[NamedGate, ...]:
+    """Who may ask for which image by a word; none where any word will do."""
+    words = environments.words.items() if environments.images else ()
+    owners = ((word, environments.owners(image)) for word, image in sorted(words))
+    return tuple(NamedGate(word, *theirs, whose(*theirs)) for word, theirs in owners)
 
 
 def spank(config: Config, directory: Path) -> Spank:

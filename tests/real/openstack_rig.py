@@ -24,7 +24,9 @@ QUICK = Patience(
     call_s=60, fence_s=60, act_s=240, settle_s=5, poll_s=0.3, full_s=30, usage_s=0.0, bench_s=600
 )
 GUEST = Guest("10.77.0.1", "10.77.0.1:6817")
-SHAPE = Shape(("tiny", "small"), network="nodes", config_drive=False, networks={NETWORK: "nodes"})
+SHAPE = Shape(
+    ("tiny", "small"), "nodes", images={IMAGE: IMAGE}, config_drive=False, networks={NETWORK: "nodes"}
+)
 HOSTS = {"hv1": CloudPlace("admin", "c1"), "hv2": CloudPlace("admin", "c2")}
 
 

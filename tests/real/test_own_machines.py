@@ -14,7 +14,7 @@ from backfill.core.model.company import Company
 from backfill.drivers.slurm.conf.managed import FEATURES_NODE, Method, WantedNodes
 from backfill.drivers.slurm.driver import SlurmManager
 from backfill.drivers.slurm.hooks.install import HookPlan, Hooks
-from backfill.drivers.slurm.hooks.machines_lua import MachineGate, NetworkGate
+from backfill.drivers.slurm.hooks.machines_lua import MachineGate, NamedGate
 from backfill.drivers.slurm.spank import install
 from backfill.drivers.slurm.spank.build import build_plugin
 from backfill.drivers.slurm.spank.install import Spank
@@ -64,12 +64,15 @@ class OwnSite:
         line = NodeSpec(FEATURES_NODE, "127.0.0.1", 4, 900, ("own-vm", "fast", "slow"))
         wanted = WantedNodes(Method.DYNAMIC, (), "/bin/true", 120, line)
         change.apply(lambda now: wanted.change(now, change.site()))
-        networks = (
-            NetworkGate("lan"),
-            NetworkGate("ours", ("bob",), ("physics",), "user bob, account physics"),
-        )
+        networks = (NamedGate("lan"), NamedGate("ours", ("bob",), ("physics",), "user bob, account physics"))
         gate = MachineGate(
-            feature, ("batch",), low=("any",), inside=("metal",), networks=networks, most_disk_gb=20
+            feature,
+            ("batch",),
+            low=("any",),
+            inside=("metal",),
+            networks=networks,
+            images=(NamedGate("mpi"), NamedGate("gold", ("bob",), (), "user bob")),
+            most_disk_gb=20,
         )
         ours = self.home / "ours"
         plan = HookPlan("slurmctld", ours, f"unix:{ours}/none", 300, ours / "log", machines=gate)
@@ -220,6 +223,9 @@ def test_what_is_asked_for_reaches_the_daemon(
         ("-p metal --disk-size=20481M", "is more than the 20 GB that a machine's disk may have"),
         ("--vm-image=../../etc/passwd", "use a name of letters, digits and . _ -"),
         ("--vm-image=a,cpus=99", "use a name of letters, digits and . _ -"),
+        ("--vm-image=node", "--vm-image=node: there is no image of that name, use gold, mpi"),
+        ("--vm-image=gold", "may not have image gold: it is for user bob"),
+        ("-p metal --comment=backfill-vm:image=gold", "may not have image gold"),
         ("--vm-network=$(reboot)", "use a name of letters, digits and . _ -"),
         ("--vm-network=wan", "--vm-network=wan: there is no network of that name, use lan, ours"),
         ("--vm-network=ours", "may not have network ours: it is for user bob, account physics"),

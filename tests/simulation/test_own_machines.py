@@ -13,7 +13,7 @@ from backfill.core.model.lifecycle import Phase
 from backfill.core.model.records import decode
 from backfill.core.model.sentences import why
 from backfill.core.policies.cloning import Choice, Cloning
-from backfill.core.policies.environments import Environments, ImageRule
+from backfill.core.policies.environments import Environment, Environments, ImageRule
 from backfill.core.policies.own_machines import Hopeless, OwnMachines
 from backfill.core.policies.scale import Scale
 from backfill.drivers.simulated.world import SimulatedWorld
@@ -403,6 +403,25 @@ def test_a_job_that_somebody_holds_is_left_alone() -> None:
     assert not run.world.machines
     sim.owner_releases(job)
     run.until(lambda: ended(sim, job) and nothing_left(run, sim), 100)
+
+
+@pytest.mark.parametrize(
+    ("word", "words"),
+    [
+        ("image=8c56a0a7-3c0f-4a5e-9d8a-0f1d5a2b3c4d", "use one of default, gold"),
+        ("image=gold", "may not have environment au: it is for user ada"),
+        ("image=au", "may not have environment au: it is for user ada"),
+    ],
+)
+def test_a_job_gets_no_image_but_those_that_are_named_and_its_owner_may_have(word: str, words: str) -> None:
+    """Neither by an id of the cloud's nor by the name of somebody else's."""
+    sim, run = begin(
+        environments=Environments((Environment("au", "gold", ("ada",)),), (), ("default", "gold"))
+    )
+    job = sim.submit("htc", 10.0, comment=f"{WORD}:{word}", user="eve")
+    run.until(lambda: state(run, job) is MachinesState.GIVEN_BACK, 10)
+    run.until(lambda: words in sim.slurm.admin_comment(job), 10)
+    assert not run.world.managed
 
 
 def test_an_instant_clone_is_as_large_as_the_closest_parent_that_covers_it() -> None:

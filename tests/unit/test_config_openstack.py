@@ -21,6 +21,7 @@ SECTION = """openstack:
   hours_cap: 500
   guest: {controller: 10.0.0.1, conf_server: "10.0.0.1:6817", command: [ssh, "root@{address}"]}
 """
+GOLD = "environments: {entries: [{name: au, image: gold, users: [ada]}]}\n"
 
 
 def test_the_section_becomes_the_drivers_settings(tmp_path: Path) -> None:
@@ -46,6 +47,16 @@ def test_the_section_becomes_the_drivers_settings(tmp_path: Path) -> None:
         (f"{HOSTS[:-1]}, {POOL[:-1]}, compute: c1}}]", SECTION, "once by `compute`"),
         (HOSTS, SECTION.replace(": 10.0.0.1", ": 10.0.1.2"), "belongs to openstack.guest.contr"),
         (HOSTS, SECTION.replace("vnic_type: direct", "vnic_type: straight"), "write normal or direct"),
+        (
+            HOSTS,
+            SECTION + "  images: {gold: secret, plain: secret}\n" + GOLD,
+            "openstack.images has secret for gold and for plain, which are not for the same people",
+        ),
+        (
+            HOSTS,
+            SECTION + "  images: {gold: secret}\n" + GOLD.replace("}]", "}, {name: all, image: secret}]"),
+            "openstack.images has secret for gold and for secret, which are not for the same people",
+        ),
     ],
 )
 def test_what_does_not_fit_is_one_sentence(tmp_path: Path, hosts: str, section: str, words: str) -> None:
@@ -60,3 +71,14 @@ def test_compute_hosts_of_one_cloud_are_hosts_of_their_own(tmp_path: Path) -> No
     hosts = [POOL.replace("more", f"hv{n}").replace("}", f", compute: c{n}}}") for n in (1, 2)]
     config = loaded(tmp_path, text(SECTION, hosts=f"hosts: [{', '.join(hosts)}]"))
     assert [host.compute for host in config.hosts] == ["c1", "c2"]
+
+
+@pytest.mark.parametrize("more", ["", ", {name: bm1, provider: simulated}"])
+def test_images_in_a_cloud_are_those_of_the_file(tmp_path: Path, more: str) -> None:
+    """No job gets another, and the driver knows no other."""
+    section = SECTION + "  images: {mpi: mpi-2024, default: node}\n" + GOLD
+    config = loaded(tmp_path, text(section, hosts=HOSTS[:-1] + more + "]"))
+    assert config.policies.environments.images == ("default", "gold", "mpi")
+    assert config.openstack is not None
+    made = openstack_config(config, config.openstack, list(config.hosts))
+    assert made.shape.images == {"default": "node", "gold": "gold", "mpi": "mpi-2024"}

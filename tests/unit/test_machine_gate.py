@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from backfill.drivers.slurm.hooks.machines_lua import MachineGate, machines_part
+from backfill.drivers.slurm.hooks.machines_lua import MachineGate, NamedGate, machines_part
 from backfill.ui import slurm_parts
 from backfill.ui.assemble import libvirt_config, openstack_config
 from tests.unit.policy_files import LIBVIRT, LIBVIRT_HOST, loaded, text
@@ -80,3 +80,18 @@ def test_where_all_machines_are_in_a_cloud_the_script_knows_it(tmp_path: Path) -
     assert config.openstack is not None
     shape = openstack_config(config, config.openstack, list(config.hosts)).shape
     assert shape.networks == {"lan": "project-lan"}
+
+
+def test_the_policy_file_says_which_images_there_are_and_whose(tmp_path: Path) -> None:
+    """By their names and by those of their environments; without hosts that have any, each will do."""
+    images = "  images: {gold: secret, default: node}\n"
+    entries = "environments: {entries: [{name: au, image: gold, users: [ada], accounts: [hep]}]}"
+    config = loaded(tmp_path, text(CLOUD + images, entries, OWN, hosts=CLOUD_HOSTS))
+    gate = slurm_parts.hook_plan(config).machines
+    assert gate is not None
+    theirs = (("ada",), ("hep",), "user ada, account hep")
+    assert gate.images == (NamedGate("au", *theirs), NamedGate("default"), NamedGate("gold", *theirs))
+    simulated = slurm_parts.hook_plan(loaded(tmp_path, text(OWN))).machines
+    assert simulated is not None
+    assert simulated.images == ()
+    assert "images = {  }," in machines_part(simulated)

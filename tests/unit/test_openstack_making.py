@@ -46,7 +46,7 @@ def cloud_of(link: MemoryCloud, **shape: Any) -> Cloud:
     config = OpenStackConfig(
         "c1",
         {"east": CloudPlace("west")},
-        Shape(("tiny",), "nodes", **shape),
+        Shape(("tiny",), "nodes", images={"node": "node"}, **shape),
         Guest("", ""),
         patience=PATIENCE,
     )
@@ -108,6 +108,17 @@ def test_a_network_by_its_name_is_another_one_in_neutron() -> None:
     assert [port["network_id"] for port in link.kinds["ports"]] == ["n9"]
     with pytest.raises(RefusedError, match="no network wan; known networks: lan"):
         create(cloud, replace(SPEC, network="wan"))
+
+
+@pytest.mark.parametrize("image", ["gold", "8c56a0a7-3c0f-4a5e-9d8a-0f1d5a2b3c4d"])
+def test_no_image_is_booted_that_the_settings_do_not_name(image: str) -> None:
+    """Neither by the name that Glance knows nor by its id: its owner would get the cluster's key."""
+    link = LossyCloud()
+    known = {"8c56a0a7-3c0f-4a5e-9d8a-0f1d5a2b3c4d": "gold"}
+    link.kinds["images"] += [{"id": i, "name": name, "status": "active"} for i, name in known.items()]
+    with pytest.raises(RefusedError, match=f"no image {image}; openstack.images has: node"):
+        create(cloud_of(link), replace(SPEC, image=image))
+    assert link.kinds["ports"] == []
 
 
 class TwiceDeleting(MemoryCloud):

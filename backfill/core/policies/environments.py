@@ -20,7 +20,7 @@ class Environment:
     """One software environment: the feature that jobs ask for, and the master image behind it."""
 
     name: str = field(metadata=about("The feature's name, as in sbatch --constraint."))
-    image: str = key("default", "Which of libvirt.images it is.")
+    image: str = key("default", "Which of libvirt.images or openstack.images it is.")
     users: tuple[str, ...] = key((), "Who may ask for it; with neither users nor accounts everybody may.")
     accounts: tuple[str, ...] = key((), "Accounts whose members may.")
 
@@ -63,7 +63,7 @@ class Environments:
     )
     # Read from the images.
     rules: tuple[ImageRule, ...] = field(default=(), metadata=FILLED_IN)
-    # The names of all images; none where the hosts' provider has no catalogue.
+    # The names of all images; none where no host has any.
     images: tuple[str, ...] = field(default=(), metadata=FILLED_IN)
 
     def admit(self, jobs: Iterable[Job], refused: dict[str, Reason]) -> Iterator[Job]:
@@ -95,6 +95,15 @@ class Environments:
         users = dict.fromkeys(user for entry in entries for user in entry.users)
         accounts = dict.fromkeys(account for entry in entries for account in entry.accounts)
         return tuple(users), tuple(accounts)
+
+    def owners(self, image: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """Users and accounts for whom the image is; none of both: it is for everybody."""
+        return self.members(image) if image in self.private else ((), ())
+
+    @property
+    def words(self) -> dict[str, str]:
+        """The images by the words for them: their own names, and before these the environments'."""
+        return {image: image for image in self.images} | {e.name: e.image for e in reversed(self.entries)}
 
     def keeps_out(self, image: str, job: Job) -> Reason | None:
         """Say why the job may not be on a node of this image; None: it may."""

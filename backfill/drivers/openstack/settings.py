@@ -57,7 +57,7 @@ class Shape:
     flavours: tuple[str, ...]
     network: str
     zones: tuple[str, ...] = ("",)
-    images: dict[str, str] = field(default_factory=dict)  # ours -> Glance's; missing: same name
+    images: dict[str, str] = field(default_factory=dict)  # ours -> Glance's; there are no others
     vnic_type: str = "normal"
     group_policy: str = ""  # such as soft-anti-affinity; empty: no server group
     volume_gb: int = 0  # boot from a new volume of this size; 0: from the image

@@ -53,8 +53,7 @@ def create(cloud: Cloud, spec: InstanceSpec) -> None:
         if cloud.config.guest.munge_key:
             read_key(cloud.config.guest)
         volumes.check(cloud.link, cloud.config.shape.volume_gb, spec.name)
-        image = cloud.config.shape.images.get(spec.image, spec.image)
-        image_id = cloud.id_of("image", "image", image, spec.name)
+        image_id = cloud.id_of("image", "image", _image(cloud, spec), spec.name)
         flavours = cloud.fitting(spec.flavour.resources, spec.name)
         choice = cloud.backoff.pick(spec.name, flavours, time.monotonic())
         body = _body(cloud, spec, choice, image_id)
@@ -71,6 +70,15 @@ def create(cloud: Cloud, spec: InstanceSpec) -> None:
                 network_ports.remove_unused(cloud, spec.name)
             raise
         cloud.board.refresh(made, spec.name)
+
+
+def _image(cloud: Cloud, spec: InstanceSpec) -> str:
+    """Return Glance's name for the image: never one that a job has made up."""
+    images = cloud.config.shape.images
+    if spec.image not in images:
+        known = ", ".join(images) or "none"
+        raise RefusedError(spec.name, f"there is no image {spec.image}", f"openstack.images has: {known}")
+    return images[spec.image]
 
 
 def _learn(cloud: Cloud, choice: Choice, problem: str) -> None:

@@ -144,6 +144,24 @@ local function read(pairs_text)
   return values
 end
 
+-- Why the job cannot have what it asks for by a name.
+local function not_there(kind, known, asked, job_desc)
+  if not asked then return end
+  local found, names = known[asked], {}
+  if not found then
+    for one in pairs(known) do names[#names + 1] = one end
+    table.sort(names)
+    return "--vm-" .. kind .. "=" .. asked .. ": there is no " .. kind .. " of that name"
+      .. (#names > 0 and ", use " .. table.concat(names, ", ") or "")
+  end
+  local user = job_desc.user_name or name_of(job_desc.user_id)
+  local account = job_desc.account or job_desc.default_account
+  if found.whose ~= "" and not found.users[user] and not found.accounts[account or ""] then
+    return "user " .. user .. " of account " .. (account or "(none)") .. " may not have " .. kind .. " "
+      .. asked .. ": it is for " .. found.whose
+  end
+end
+
 -- What its machines can never have, or its owner may not ask for.
 local function not_given(values, job_desc)
   if own.clouds and (values.sriov or values.ivshmem) then
@@ -153,17 +171,8 @@ local function not_given(values, job_desc)
     return "--disk-size=" .. values.disk .. " is more than the " .. own.most_disk_gb
       .. " GB that a machine's disk may have"
   end
-  if not values.network then return end
-  local network = own.networks[values.network]
-  if not network then
-    return "--vm-network=" .. values.network .. ": there is no network of that name" .. own.known_networks
-  end
-  local user = job_desc.user_name or name_of(job_desc.user_id)
-  local account = job_desc.account or job_desc.default_account
-  if network.whose ~= "" and not network.users[user] and not network.accounts[account or ""] then
-    return "user " .. user .. " of account " .. (account or "(none)") .. " may not have network "
-      .. values.network .. ": it is for " .. network.whose
-  end
+  return not_there("network", own.networks, values.network, job_desc)
+    or (next(own.images) and not_there("image", own.images, values.image, job_desc))
 end
 
 -- What of the job itself does not go with machines of its own.
@@ -266,8 +275,8 @@ _NONE = "\nlocal function own_machines() end\nlocal function undoes() end\n"
 
 
 @dataclass(frozen=True, slots=True)
-class NetworkGate:
-    """Who may ask for a network; `whose` ends the sentence about somebody else, empty: everybody may."""
+class NamedGate:
+    """Who may ask for something by its name; `whose` ends what others are told, empty: everybody may."""
 
     name: str
     users: tuple[str, ...] = ()
@@ -294,7 +303,7 @@ class MachineGate:
     is not `high`; `inside`: jobs there may have them on the nodes that they get. `extra`: this release
     of Slurm has --extra. An empty feature: nothing is added to constraints. `clouds`: all of their hosts
     are clouds, which lend no devices. `slurm_uid`: SlurmUser, who may change jobs as root may.
-    `most_disk_gb`: how large a disk a job may ask for.
+    `most_disk_gb`: how large a disk a job may ask for. No `images`: any word for one will do.
     """
 
     feature: str
@@ -304,7 +313,8 @@ class MachineGate:
     high: tuple[str, ...] = ()
     inside: tuple[str, ...] = ()
     extra: bool = False
-    networks: tuple[NetworkGate, ...] = ()
+    networks: tuple[NamedGate, ...] = ()
+    images: tuple[NamedGate, ...] = ()
     clouds: bool = False
     slurm_uid: int | None = None
     most_disk_gb: int = 1 << 20  # the largest size that is read at all
@@ -323,9 +333,8 @@ def _settings(gate: MachineGate) -> Iterable[str]:
         yield f"{name} = {lua_set(getattr(gate, name))}"
     yield f"served = {quoted(', '.join((*gate.low, *gate.partitions, *gate.inside)))}"
     yield f"extra = {str(gate.extra).lower()}"
-    yield f"networks = {{ {', '.join(network.lua() for network in gate.networks)} }}"
-    known = ", ".join(network.name for network in gate.networks)
-    yield f"known_networks = {quoted(f', use {known}' if known else '')}"
+    for kind in ("networks", "images"):
+        yield f"{kind} = {{ {', '.join(one.lua() for one in getattr(gate, kind))} }}"
     yield f"clouds = {str(gate.clouds).lower()}"
     yield f"most_disk_gb = {gate.most_disk_gb}"
     uids = (0,) if gate.slurm_uid is None else (0, gate.slurm_uid)
