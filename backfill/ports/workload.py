@@ -156,6 +156,8 @@ class WorkloadManager(Protocol):
     def tell(self, job_id: str, text: str, over: str = "", *, aloud: bool = False) -> None:
         """Tell the job's owner in AdminComment. RefusedError: something of others is there.
 
+        That stays, and a text with the word for machines of its own has only the word put behind it.
+
         `over`: only while this sentence stands there; an empty text takes it away. `aloud`: first
         at the terminal of the job's salloc or srun, while it waits or runs. The word for machines
         of its own stays there behind the text, unless that brings one itself.

@@ -78,6 +78,9 @@ class SimulatedRig:
     def ask_for_machines(self, job_id: str, word: str) -> None:
         self.world.owner_comments(job_id, word)
 
+    def comment_as_site(self, job_id: str, text: str) -> None:
+        self.world.site_comments(job_id, text)
+
     def release_as_owner(self, job_id: str) -> None:
         self.world.owner_releases(job_id)
 

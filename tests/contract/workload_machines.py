@@ -39,6 +39,17 @@ class OwnMachinesContract:
         rig.manager.tell(held, "", over=f"{OUR_REASON} its machines are there")
         assert job(rig, held).machines == MachineRequest(cpus=2)
 
+    def test_the_word_is_put_behind_what_the_site_has_written(self, rig: Rig) -> None:
+        """That stays, and a text without the word is refused."""
+        held = rig.submit(rig.hosts[0], hold=True)
+        rig.comment_as_site(held, "jobstats: v2")
+        rig.manager.tell(held, f"{OUR_REASON} held backfill-vm:cpus=2,held=1")
+        assert job(rig, held).machines == MachineRequest(cpus=2, held=True)
+        rig.manager.tell(held, f"{OUR_REASON} let go backfill-vm:cpus=2")
+        assert job(rig, held).machines == MachineRequest(cpus=2)
+        with pytest.raises(RefusedError, match="somebody else's"):
+            rig.manager.tell(held, f"{OUR_REASON} it waits")
+
     def test_a_held_job_waits_until_it_is_released(self, rig: Rig) -> None:
         """Its owner cannot undo that, whoever held it before; both calls can be repeated."""
         held = rig.submit(rig.hosts[0], hold=True)

@@ -65,6 +65,9 @@ class Rig(Protocol):
     def ask_for_machines(self, job_id: str, word: str) -> None:
         """Write this as its owner into the comment of the job."""
 
+    def comment_as_site(self, job_id: str, text: str) -> None:
+        """Write this into the job's AdminComment."""
+
     def release_as_owner(self, job_id: str) -> None:
         """Let the owner of a held job try to release it."""
 

@@ -187,6 +187,9 @@ class RealRig:
     def ask_for_machines(self, job_id: str, word: str) -> None:
         self.user("scontrol", "update", f"JobId={job_id}", f"Comment={word}")
 
+    def comment_as_site(self, job_id: str, text: str) -> None:
+        self.ctl("scontrol", "update", f"JobId={job_id}", f"AdminComment={text}")
+
     def release_as_owner(self, job_id: str) -> None:
         self.lab.run("ctl", ["scontrol", "release", job_id], user=JOB_USER)
 

@@ -250,6 +250,17 @@ def test_a_word_of_the_owners_own_about_names_counts_for_nothing() -> None:
     assert set(at(sim, job)) == run.world.managed.keys()
 
 
+def test_what_the_site_has_written_stays_and_the_job_is_told_all_the_same() -> None:
+    """Only the word behind it is ours to replace."""
+    sim, run = begin()
+    job = outer(sim, admin_comment=f"jobstats: v2 {WORD}", comment="")
+    run.until(lambda: allocated(run, job), 60)
+    assert set(at(sim, job)) == set(run.world.managed)
+    assert sim.slurm.admin_comment(job).startswith(f"jobstats: v2 {WORD}:at=")
+    run.until(lambda: nothing_left(run, sim), 200)
+    assert sim.audit() == []
+
+
 def test_elsewhere_a_word_asks_for_no_such_machines() -> None:
     """Without `inside`, and in partitions that are not named there, a bare-metal job gets none."""
     sim, run = begin(own_machines=OwnMachines(enabled=True))

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from backfill.core.model.cluster import JobState
+from backfill.core.model.cluster import JobState, MachineRequest
 from backfill.core.model.fleet import CloneMethod, Flavour
 from backfill.core.model.job_machines import MachinesState
 from backfill.core.model.lifecycle import Phase
@@ -403,6 +403,51 @@ def test_a_job_that_somebody_holds_is_left_alone() -> None:
     assert not run.world.machines
     sim.owner_releases(job)
     run.until(lambda: ended(sim, job) and nothing_left(run, sim), 100)
+
+
+def test_an_owner_does_not_undo_an_admins_hold() -> None:
+    """Not by words in his comment that only we and job_submit.lua may write."""
+    sim, run = begin()
+    job = sim.submit("htc", 5.0)
+    sim.slurm.hold_job(job)
+    sim.owner_comments(job, f"{WORD}:held=1")
+    run.run(30.0)
+    assert not run.world.machines
+    assert sim.job(job).reason == "JobHeldAdmin"
+    sim.slurm.release_job(job)
+    run.until(lambda: ended(sim, job) and nothing_left(run, sim), 100)
+
+
+@pytest.mark.parametrize("comment", ["", "jobstats: v2"])
+def test_a_hold_that_comes_after_it_was_let_go_is_left_alone(comment: str) -> None:
+    """Its machines go after a while; whoever holds it lets it go when he wants to, and it gets new ones."""
+    sim, run = begin(own_machines=OwnMachines(enabled=True, start_within_s=20.0))
+    job = sim.submit("htc", 5.0, comment=WORD, admin_comment=comment, required_nodes=("bm1",))
+    run.until(lambda: state(run, job) is MachinesState.SPAWNED, 100)
+    run.until(lambda: run.world.machines[job].released_s is not None, 10)
+    sim.slurm.hold_job(job)
+    run.until(lambda: nothing_left(run, sim), 100)
+    run.run(60.0)
+    assert sim.job(job).reason == "JobHeldAdmin"
+    assert sim.job(job).machines == MachineRequest()
+    assert not run.world.machines
+    releases = [r for r in run.journal.read() if r.kind == "intent" and r.body["t"] == "ReleaseJob"]
+    assert len(releases) == 1
+    sim.slurm.release_job(job)
+    run.until(lambda: state(run, job) is MachinesState.SPAWNED, 100)
+    assert sim.slurm.admin_comment(job).startswith(comment)
+
+
+def test_a_daemon_without_its_journal_knows_its_hold_beside_what_the_site_has_written() -> None:
+    """The word is put behind it."""
+    sim, run = begin()
+    job = sim.submit("htc", 5.0, comment=WORD, admin_comment="jobstats: v2")
+    run.until(lambda: sim.slurm.admin_comment(job) == f"jobstats: v2 {WORD}:held=1", 20)
+    run.kill()
+    run.journal = MemoryJournal()
+    run.start()
+    run.until(lambda: ended(sim, job) and nothing_left(run, sim), 100)
+    assert sim.slurm.admin_comment(job) == f"jobstats: v2 {WORD}"
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from backfill.core.model.cluster import MachineRequest
 from backfill.core.model.company import Company
-from backfill.core.model.machine_request import asked, parse, render, without_word, word_of
+from backfill.core.model.machine_request import asked, parse, render, with_word_of, without_word, word_of
 from backfill.core.model.refusals import Reason
 from backfill.core.model.sentences import sentence
 
@@ -100,6 +100,7 @@ def test_the_most_trusted_text_counts() -> None:
     ours = "backfill: made backfill-vm:cpus=2"
     assert asked(ours, "backfill-vm:cpus=64") == (MachineRequest(cpus=2), None)
     assert asked("", "hello", "backfill-vm") == (MachineRequest(), None)
+    assert asked("", "backfill-vm:held=1,at=vn1,run=2,cpus=3") == (MachineRequest(cpus=3), None)
     assert asked() == (None, None)
     wrong, fault = asked("backfill-vm:x=1", "backfill-vm")
     assert wrong is None
@@ -111,4 +112,7 @@ def test_the_word_is_taken_out_and_found() -> None:
     text = "backfill: its machines boot backfill-vm:cpus=2"
     assert without_word(text) == "backfill: its machines boot"
     assert word_of(text) == "backfill-vm:cpus=2"
+    assert with_word_of(f"billed {text}", "backfill: x backfill-vm:at=vn1") == (
+        "billed backfill: its machines boot backfill-vm:at=vn1"
+    )
     assert (without_word("plain"), word_of("plain")) == ("plain", "")

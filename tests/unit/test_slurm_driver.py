@@ -162,6 +162,16 @@ def test_a_sentence_is_taken_back_only_while_it_stands_there(tools: FakeTools, m
         manager.tell("22", "backfill: x")
 
 
+def test_a_word_is_put_behind_what_the_site_has_written(tools: FakeTools, manager: SlurmManager) -> None:
+    """And in the place of the one there; where the tasks of an array differ, nothing is written."""
+    tools.answer("-j 7 -O admin_comment", "jobstats: v2 backfill-vm:held=1\n")
+    manager.tell("7", "backfill: its own is there backfill-vm:cpus=2")
+    assert tools.changes() == ["scontrol update JobId=7 AdminComment=jobstats: v2 backfill-vm:cpus=2"]
+    tools.answer("-j 20 -O admin_comment", "jobstats: v2\njobstats: v3\n")
+    with pytest.raises(RefusedError, match="jobstats: v2"):
+        manager.tell("20", "backfill: x backfill-vm")
+
+
 def test_messages_are_one_line(tools: FakeTools, manager: SlurmManager) -> None:
     """A line break in a message could imitate output elsewhere."""
     manager.tell("7", "pushed\naside\x1b[31m")

@@ -141,12 +141,13 @@ def _told(text: str) -> str:
 def asked(*texts: str) -> tuple[MachineRequest | None, Reason | None]:
     """Return what the first of these texts with the word asks for, or why that cannot be read.
 
-    The most trusted text comes first: what the owner may change counts only where nobody else wrote.
+    The most trusted text comes first: what the owner may change counts only where nobody else wrote,
+    and says neither that we hold the job nor which machines it has.
     """
     for place, text in enumerate(texts):
         found = parse(text)
         if isinstance(found, MachineRequest):
-            return (found if place == 0 else replace(found, at=(), run=0)), None
+            return (found if place == 0 else replace(found, at=(), run=0, held=False)), None
         if found is not None:
             return None, found
     return None, None
@@ -169,3 +170,8 @@ def word_of(text: str) -> str:
     """Return the word as it stands in the text; empty if it does not."""
     found = _TOKEN.search(text) if WORD in text else None
     return found[0] if found else ""
+
+
+def with_word_of(theirs: str, text: str) -> str:
+    """Return somebody else's text with the word of ours in the place of the one that it had."""
+    return f"{without_word(theirs)} {word_of(text)}".strip()

@@ -278,13 +278,20 @@ def _step_spawned(builder: PlanBuilder, own: JobMachines, job: Job | None) -> No
     elif job.state is not JobState.PENDING:
         _began(builder, own, job, fleet)
     elif (why := _lost(builder, own, fleet) or _unused(builder, own, job)) is not None:
-        if _held(builder, own, job):
-            failed(builder, own, fleet, why)
-    elif job.reason != _HELD:
+        _give_up(builder, own, job, why)
+    elif job.reason != _HELD or _held_by_another(builder, own, job):
         if own.released_s is None:
             become(builder, own, own.state, "its job was let go", released_s=float(builder.now_s))
     elif not await_devices(builder, own, fleet) and _fellows_ready(builder, own, fleet):
         builder.insist(_release(own), Goal.MACHINES)
+
+
+def _give_up(builder: PlanBuilder, own: JobMachines, job: Job, why: Reason) -> None:
+    """Take them from a job that did not come: it gets others, unless somebody holds it."""
+    if _held_by_another(builder, own, job):
+        reclaim(builder, own, f"its job is held by somebody else: {job.reason}")
+    elif _held(builder, own, job):
+        failed(builder, own, builder.world.fleets.get(own.fleet), why)
 
 
 def await_devices(builder: PlanBuilder, own: JobMachines, fleet: Fleet | None) -> bool:
@@ -475,6 +482,17 @@ def _held(builder: PlanBuilder, own: JobMachines, job: Job) -> bool:
         return True
     builder.insist(_hold(own, "it waits for machines of its own"), Goal.MACHINES)
     return False
+
+
+def _held_by_another(builder: PlanBuilder, own: JobMachines, job: Job) -> bool:
+    """Return True if a job that was let go is held, and not by us: that is not ours to undo."""
+    if own.released_s is None or not job.reason.startswith("JobHeld"):
+        return False
+    # Slurm holds all components of a heterogeneous job together, and one of them has our word.
+    leader = own.job.partition("+")[0]
+    names = [o.job for o in builder.world.machines.values() if o.job.partition("+")[0] == leader]
+    whole = [builder.world.jobs[name] for name in names if name in builder.world.jobs]
+    return not any(one.machines is not None and one.machines.held for one in whole)
 
 
 def _hold(own: JobMachines, why: str) -> HoldJob:

@@ -339,6 +339,10 @@ class SimulatedWorld:
         """Let the job's owner change its comment."""
         self._books.known[job_id].comment = text
 
+    def site_comments(self, job_id: str, text: str) -> None:
+        """Let the site write into the job's AdminComment."""
+        self._books.known[job_id].admin_comment = text
+
     def add_stranger(self, spec: InstanceSpec) -> None:
         """Somebody else's instance, with a tag of another cluster, on a host of ours."""
         machine = SimMachine(spec.tag.node, spec.host, metal=False, cpus=spec.flavour.cpus)

@@ -10,7 +10,7 @@ from dataclasses import replace
 from math import ceil
 
 from backfill.core.model.cluster import ACTIVE, ENDED, NOWHERE, OUR_REASON, Job, JobState, Node, NodeBase
-from backfill.core.model.machine_request import without_word, word_of
+from backfill.core.model.machine_request import with_word_of, without_word, word_of
 from backfill.drivers.slurm import pilots
 from backfill.drivers.slurm.access import Access, AccessRules, release
 from backfill.drivers.slurm.checks import (
@@ -497,10 +497,11 @@ def tell_owner(commands: SlurmTools, job_id: str, text: str, over: str, aloud: b
     if over and said != {one_line(over)}:
         return  # something else has been said since
     theirs = sorted(line for line in said if not line.startswith(OUR_REASON))
-    if theirs:
+    if theirs and (len(theirs) > 1 or not word_of(text)):
         raise RefusedError(subject, f"its AdminComment is somebody else's: {theirs[0][:100]}")
     words = () if word_of(text) else sorted({word_of(line) for line in lines} - {""})[:1]
-    comment = " ".join(filter(None, (one_line(text), *words)))
+    ours = " ".join(filter(None, (one_line(text), *words)))
+    comment = with_word_of(theirs[0], ours) if theirs else ours
     try:
         commands.run(["scontrol", "update", f"JobId={target}", f"AdminComment={comment}"], subject)
     except UnreachableError:

@@ -10,7 +10,7 @@ from contextlib import AbstractContextManager, contextmanager, suppress
 from functools import partial
 
 from backfill.core.model.cluster import ENDED, OUR_REASON, Job, JobState, Node, SlurmSettings, SlurmVersion
-from backfill.core.model.machine_request import without_word, word_of
+from backfill.core.model.machine_request import with_word_of, without_word, word_of
 from backfill.drivers.simulated.clock import WallClock
 from backfill.drivers.simulated.events import EventQueue
 from backfill.drivers.simulated.faults import Faults
@@ -388,7 +388,10 @@ class SimulatedSlurm:
     def _comment(self, job: SimJob, text: str) -> None:
         said = without_word(job.admin_comment)
         if said and not said.startswith(OUR_REASON):
-            raise RefusedError(f"job {job.id}", "its AdminComment is somebody else's")
+            if not word_of(text):
+                raise RefusedError(f"job {job.id}", "its AdminComment is somebody else's")
+            job.admin_comment = with_word_of(said, text)
+            return
         word = "" if word_of(text) else word_of(job.admin_comment)
         job.admin_comment = f"{text} {word}".strip()
 
