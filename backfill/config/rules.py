@@ -318,8 +318,9 @@ def _openstack(hosts: Sequence[HostEntry], openstack: OpenStackEntry | None) -> 
 def _cloud_images(openstack: OpenStackEntry | None, environments: Environments) -> Iterator[BrokenRule]:
     """Yield what would give somebody's own image to others by another name."""
     boots: dict[str, str] = {}
+    mapped = {} if openstack is None else openstack.images
     for name in environments.images if openstack is not None else ():
-        real = openstack.images.get(name, name)
+        real = mapped.get(name, name)
         first = boots.setdefault(real, name)
         if environments.owners(first) != environments.owners(name):
             what = f"has {real} for {first} and for {name}, which are not for the same people"
