@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Generator
 
 from backfill.core.model.cluster import Job, JobState, end_s
-from backfill.core.model.lifecycle import ManagedNode
+from backfill.core.model.lifecycle import ManagedNode, still_since_s
 from backfill.core.model.refusals import Refusal
 from backfill.core.model.sentences import why
 from backfill.core.world import World
@@ -35,7 +35,9 @@ def jobs_of(
 
 
 def _told(world: World, job: Job, ours: list[ManagedNode], refused: str) -> Body:
-    stopped = [node for node in ours if any(held.id == job.id for held in node.held)]
+    held = [(node, one) for node in ours for one in node.held if one.id == job.id]
+    stopped = [node for node, one in held if one.ours or one.refused is not None]
+    since_s = [at_s for node in stopped if (at_s := still_since_s(node)) is not None]
     free = [_free_s(world, node.host) for node in stopped]
     node = next(iter(stopped or ours), None)
     return {
@@ -45,10 +47,16 @@ def _told(world: World, job: Job, ours: list[ManagedNode], refused: str) -> Body
         "partition": job.partition,
         "nodes": list(job.nodes),
         "phase": "" if node is None else node.phase.value,
-        "paused_since_s": min((n.since_s for n in stopped), default=None),
-        "why": refused if node is None else node.reason,
+        "paused_since_s": min(since_s, default=None),
+        "why": _why(job, node, refused, by_others=bool(held) and not stopped),
         "host_free_s": _latest(free),
     }
+
+
+def _why(job: Job, node: ManagedNode | None, refused: str, *, by_others: bool) -> str:
+    if by_others:
+        return f"somebody else has suspended it, who has to resume it: scontrol resume {job.id}"
+    return refused if node is None else node.reason
 
 
 def _free_s(world: World, host: str) -> float | None:

@@ -9,8 +9,9 @@ from functools import partial
 from queue import Empty
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from backfill.core.model.cluster import Job
 from backfill.core.model.fleet import Host, Instance
-from backfill.core.model.lifecycle import ManagedNode, Phase
+from backfill.core.model.lifecycle import ManagedNode, Phase, still_since_s
 from backfill.core.model.operations import Operation
 from backfill.core.model.readiness import Check, judge_registration, judge_report
 from backfill.core.model.records import encode
@@ -267,6 +268,7 @@ class Queries:
             "slurm_reason": seen.reason if seen else "",
             "jobs": [j.id for j in self._world.jobs_on(node.name)],
             "held": [asdict(h) for h in node.held],
+            "still_since_s": still_since_s(node),
             "closed": self._world.closed.get(node.name, ""),
             "proven_s": node.proof.proven_s,
             "proof_s": node.proof.first_s,
@@ -356,6 +358,7 @@ class Queries:
             "clock": clock_told(world),
             "node": self._node(managed) if managed else None,
             "job": encode(job) if job else None,
+            "for_instances": job is not None and self._for_instances(job),
             "machines": machines_told(world, own) if (own := world.machines.get(subject)) else None,
             "host": self._host(host) if host else None,
             "fleet": fleet_told(world, fleet, lacking) if fleet else None,
@@ -369,6 +372,12 @@ class Queries:
             "operations": [asdict(o) for o in self._operations() if o.key.split(":")[1] == subject],
             "known": bool(managed or job or host or node or subject in world.fleets),
         }
+
+    def _for_instances(self, job: Job) -> bool:
+        """Return True if our nodes may take it while it waits."""
+        priorities = self._daemon.cycle.policies.priorities
+        by_qos = job.partition not in priorities.high and job.qos in priorities.low_qos
+        return job.partition in priorities.low or by_qos
 
     def _with_story(self, answer: Body) -> Body:
         """Add what the journal tells about the subject."""

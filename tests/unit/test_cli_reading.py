@@ -258,6 +258,60 @@ def test_a_job_that_slurm_holds_is_told_how_it_goes_on() -> None:
         assert ("libvirt.surroundings.no_ops" in text) is bool(cause), reason
 
 
+def explained(job: dict[str, object], *nodes: dict[str, object], **more: object) -> str:
+    """What is told of a job while these are our nodes."""
+    picture = Answers(now_s=10_000.0, nodes={str(node["name"]): node for node in nodes})
+    told = explain_job({"job": {**PENDING, **job}, "refusals": [], **more}, picture)
+    return "\n".join([told.headline, *(f"{label} {sentence}" for label, sentence in told.lines)])
+
+
+IDLE: dict[str, object] = {
+    "name": "vn1",
+    "phase": "ready",
+    "since_s": 100.0,
+    "reason": "it has proven itself",
+    "jobs": [],
+    "held": [],
+    "still_since_s": None,
+    "host": "bm1",
+}
+
+
+def test_nodes_are_named_to_a_job_only_if_they_may_take_it() -> None:
+    """Slurm gives nothing to a held one, and what waits in another partition never comes to ours."""
+    assert "vn1, ready and idle, may take it" in explained({"reason": "Resources"}, IDLE)
+    assert "vn1" not in explained({"reason": "Resources"}, IDLE, for_instances=False)
+    for reason, who in (("JobHeldUser", "its owner or an admin"), ("JobHeldAdmin", "an admin")):
+        text = explained({"reason": reason}, IDLE)
+        assert f"Slurm starts it no more until {who} says so: scontrol release 7" in text
+        assert "vn1" not in text
+
+
+SUSPENDED: dict[str, object] = {"state": "SUSPENDED", "nodes": ["vn1"], "reason": ""}
+
+
+def test_a_job_that_somebody_else_has_suspended_is_not_told_to_go_on_by_itself() -> None:
+    """Its node may work as usual, or stand still as well; what we have stopped is told as before."""
+    others = {**IDLE, "held": [{"id": "7", "ours": False}]}
+    parked = {**others, "phase": "parked", "reason": "bm1 is taken", "still_since_s": 9_000.0}
+    for node in (others, parked, IDLE):
+        text = explained(SUSPENDED, node)
+        assert text.startswith("job 7 is suspended on vn1, and not by us")
+        assert "scontrol resume 7" in text
+        assert ("its node vn1 is parked: bm1 is taken" in text) is (node is parked)
+        assert "charged" not in text
+    ours = {**parked, "held": [{"id": "7", "ours": True}]}
+    text = explained(SUSPENDED, ours)
+    assert text.startswith("job 7 stands still on vn1; nothing of it is lost")
+    assert "it goes on by itself when bm1 is free" in text
+
+
+def test_how_long_a_job_stands_still_outlives_the_phases_of_its_node() -> None:
+    held = [{"id": "7", "ours": True}]
+    node = {**IDLE, "phase": "returning", "since_s": 9_999.0, "held": held, "still_since_s": 2_800.0}
+    assert "the 2h00m for which it has stood still" in explained(SUSPENDED, node)
+
+
 def test_a_job_that_waits_is_told_what_the_instance_for_it_has_failed_of() -> None:
     """An image that is missing, say; where another instance is under way, that one counts."""
     job = {**PENDING, "reason": "Resources"}

@@ -376,6 +376,18 @@ def stood_since(node: ManagedNode, ran_s: float) -> ManagedNode:
     return node if node.stop is None else replace(node, stop=replace(node.stop, ran_s=ran_s))
 
 
+def still_since_s(node: ManagedNode) -> float | None:
+    """Return since when its jobs stand still, over all phases of its stop; None: they do not.
+
+    Each rung counts its time anew, so its beginning is only right until the node was seen to be stopped.
+    """
+    stop = node.stop
+    if stop is None or node.phase is Phase.DRAINING:
+        return None
+    known = (stop.ran_s, stop.drained_s, stop.since_s)
+    return next(at_s for at_s in known if at_s is not None)
+
+
 def woken(node: ManagedNode, at_s: float) -> ManagedNode:
     """Note in the record that its guest's clock was set and its slurmd told to register."""
     return replace(node, proof=replace(node.proof, woken_s=at_s))

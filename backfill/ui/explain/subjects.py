@@ -74,6 +74,8 @@ def _host_change(name: str, state: str, jobs: list[str]) -> str:
 
 
 _ACTIVE = ("RUNNING", "SUSPENDED")
+# Phases of a node whose jobs nobody has stopped.
+_AT_WORK = ("ready", "draining")
 # One that failed tells what others of its kind would.
 _MOST_FAILED = 1
 
@@ -83,28 +85,38 @@ def explain_job(answer: Answer, picture: Answers) -> Explanation:
     job: Entry = answer["job"]
     ours = [picture.nodes[n] for n in job["nodes"] if n in picture.nodes]
     pushed = [h for h in picture.hosts.values() if h["node"] in job["nodes"]]
-    made = Explanation(_headline(job, picture, bool(ours)))
+    by_us = job["state"] == "SUSPENDED" and _by_us(job, ours)
+    made = Explanation(_headline(job, picture, by_us=by_us))
     own = answer.get("machines")
-    made.add("why", *_why(job, ours, picture, held_by_us=own is not None))
+    made.add("why", *_why(job, ours, by_us=by_us, held_by_us=own is not None))
     made.add("machines", *_machines(own, picture))
     made.add("place", *_places(job, ours))
     made.add("room", *_room(pushed, picture))
-    made.add("charged", *_charged(job, ours, picture))
+    made.add("charged", *(_charged(job, ours, picture) if by_us else []))
     claim = picture.claims.get(job["id"])
     if claim is not None and claim["waiting"]:
         hosts, nodes = wording.folded(claim["hosts"]), wording.folded(claim["nodes"])
         awaited = f"the proof that {hosts} is free" if claim["hosts"] else f"devices in {nodes}"
         made.add("awaited", awaited)
     if job["state"] == "PENDING":
-        made.add("awaited", *_coming(picture))
+        if answer.get("for_instances", True) and not _is_held(job):
+            made.add("awaited", *_coming(picture))
         refused(made, answer["refusals"], f"job {job['id']}")
-    made.add("change", _job_change(job, ours))
+    made.add("change", _job_change(job, ours, by_us=by_us))
     if job["restarts"]:
         made.add("past", f"Slurm has restarted it {counted(job['restarts'], 'time')}")
     return made
 
 
-def _headline(job: Entry, picture: Answers, ours: bool) -> str:
+def _by_us(job: Entry, ours: list[Entry]) -> bool:
+    """Return True if we have suspended it; a node that stands still has just done so, if it holds nothing."""
+    held = [one for node in ours for one in node.get("held", ()) if one["id"] == job["id"]]
+    if held:
+        return any(one.get("ours", True) for one in held)
+    return any(node["phase"] not in _AT_WORK for node in ours)
+
+
+def _headline(job: Entry, picture: Answers, *, by_us: bool) -> str:
     name = f"job {job['id']}" + (f" ({job['name']})" if job["name"] else "")
     where = wording.folded(job["nodes"], none="no node")
     now_s = picture.now_s
@@ -115,7 +127,7 @@ def _headline(job: Entry, picture: Answers, ours: bool) -> str:
             return f"{name} waits in partition {job['partition']} for {_for(now_s, job['submit_s'])}"
         case "RUNNING":
             return f"{name} runs on {where} for {_for(now_s, job['start_s'])}"
-        case "SUSPENDED" if ours:
+        case "SUSPENDED" if by_us:
             return f"{name} stands still on {where}; nothing of it is lost"
         case "SUSPENDED":
             return f"{name} is suspended on {where}, and not by us"
@@ -139,22 +151,31 @@ def _machines(own: Entry | None, picture: Answers) -> list[str]:
     return [far, *([f"steps: {', '.join(took)}"] if took else []), *([used] if use["instance_h"] else [])]
 
 
-def _why(job: Entry, ours: list[Entry], picture: Answers, *, held_by_us: bool) -> list[str]:
+def _why(job: Entry, ours: list[Entry], *, by_us: bool, held_by_us: bool) -> list[str]:
     if job["state"] == "PENDING":
         said = [f"Slurm says: {job['reason']}"] if job["reason"] not in ("", "None") else []
         return said if held_by_us else [*said, *_hold(job)]
     if job["state"] == "SUSPENDED":
-        return [f"its node {n['name']} is {n['phase']}: {n['reason']}" for n in ours]
+        stopped = [n for n in ours if by_us or n["phase"] not in _AT_WORK]
+        return [f"its node {n['name']} is {n['phase']}: {n['reason']}" for n in stopped]
     return []
+
+
+def _reason(job: Entry) -> str:
+    return str(job["reason"]).replace("_", " ").casefold()
+
+
+def _is_held(job: Entry) -> bool:
+    return _reason(job).startswith(("launch failed", "jobheld"))
 
 
 def _hold(job: Entry) -> list[str]:
     """Say how a job goes on that Slurm holds: we release none, for we cannot know why it is held."""
-    reason = str(job["reason"]).replace("_", " ").casefold()
-    if not reason.startswith(("launch failed", "jobheld")):
+    if not _is_held(job):
         return []
-    found = [f"Slurm starts it no more until an admin says so: scontrol release {job['id']}"]
-    if reason.startswith("launch failed"):
+    who = "its owner or an admin" if _reason(job) == "jobhelduser" else "an admin"
+    found = [f"Slurm starts it no more until {who} says so: scontrol release {job['id']}"]
+    if _reason(job).startswith("launch failed"):
         found.insert(
             0,
             "its node could not start it, mostly for a Prolog of slurm.conf that the guest lacks: see "
@@ -165,9 +186,10 @@ def _hold(job: Entry) -> list[str]:
 
 def _charged(job: Entry, ours: list[Entry], picture: Answers) -> list[str]:
     """Say what a stop costs its owner: measured on 22.05 and 24.11, and no setting changes it."""
-    if job["state"] != "SUSPENDED" or not ours:
+    known = [since_s for node in ours if (since_s := node.get("still_since_s")) is not None]
+    if not known:
         return []
-    still = age(picture.now_s - min(float(node["since_s"]) for node in ours))
+    still = age(picture.now_s - min(known))
     return [
         f"where Slurm reckons by fair-share, the {still} for which it has stood still are charged as if "
         "it had run; its time limit and its Elapsed leave them out"
@@ -211,12 +233,12 @@ def _coming(picture: Answers) -> list[str]:
     ]
 
 
-def _job_change(job: Entry, ours: list[Entry]) -> str:
-    if job["state"] == "SUSPENDED" and ours:
+def _job_change(job: Entry, ours: list[Entry], *, by_us: bool) -> str:
+    if by_us:
         hosts = wording.folded(n["host"] for n in ours)
         return f"it goes on by itself when {hosts} is free, or elsewhere if the ladder says migrate"
     if job["state"] == "SUSPENDED":
-        return "whoever suspended it has to resume it: scontrol resume"
+        return f"whoever suspended it has to resume it: scontrol resume {job['id']}"
     if job["state"] == "RUNNING" and ours:
         hosts = wording.folded(n["host"] for n in ours)
         return f"a high-priority job on {hosts} pushes it aside"

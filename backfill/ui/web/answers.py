@@ -201,6 +201,9 @@ class NodeTold(_Open):
     slurm_reason: str
     jobs: list[str]
     held: list[dict[str, Any]]
+    still_since_s: float | None = Field(
+        description="Since when its jobs stand still, over all phases of a stop; null: it is not stopped."
+    )
     closed: str = Field(description="Why a person has closed it; empty: nobody has.")
     failures: int
     evictions: int
@@ -271,7 +274,9 @@ class MineTold(_Exact):
     partition: str
     nodes: list[str]
     phase: str = Field(description="Of its node; empty: it is on none of ours.")
-    paused_since_s: float | None
+    paused_since_s: float | None = Field(
+        description="Since when it stands still because of us; null: it does not, or somebody else's doing."
+    )
     why: str
     host_free_s: float | None = Field(description="When its host is free at the latest, by time limits.")
 
@@ -375,6 +380,7 @@ class ExplainAnswer(_Exact):
     clock: str
     node: NodeTold | None
     job: dict[str, Any] | None
+    for_instances: bool = Field(description="It is a job that our nodes may take while it waits.")
     machines: MachinesTold | None
     host: HostTold | None
     fleet: FleetTold | None
