@@ -123,12 +123,13 @@ class Gatekeeper:
         if known is None or self._wall() >= known.until_s:
             raise self._stranger(address, "the session is over; log in again")
         if acts and not hmac.compare_digest(csrf.encode(), known.csrf.encode()):
-            raise self._stranger(address, "this did not come from our own page", known.user)
+            why = "this did not come from our own page"
+            raise self._stranger(address, why, known.user, kind="forbidden")  # the session itself goes on
         return Caller(known.user, self._role(known.user), "session", address, known.until_s)
 
-    def _stranger(self, address: str, why: str, user: str = "") -> GateError:
+    def _stranger(self, address: str, why: str, user: str = "", kind: str = "stranger") -> GateError:
         self.refused(Caller(user, None, "", address), "login", why)
-        return GateError(why, "stranger")
+        return GateError(why, kind)
 
     # --- sessions --------------------------------------------------------------------------------
 
@@ -145,12 +146,19 @@ class Gatekeeper:
         self.done(caller, "login", {}, "ok")
         return {"session": name, "csrf": csrf, "until_s": until_s, **who(caller)}
 
+    def csrf(self, body: Body) -> str:
+        """Return what a page has to send with each act of its session; empty where there is none.
+
+        Any tab of our page may read it; a page of another origin cannot, though its cookie comes along.
+        """
+        with self._lock:
+            known = self._sessions.get(_session_hash(body))
+        return "" if known is None else known.csrf
+
     def log_out(self, body: Body, caller: Caller) -> Body:
         """End a session."""
-        shown = body.get("as")
-        name = str(shown.get("session") or "") if isinstance(shown, dict) else ""
         with self._lock:
-            self._sessions.pop(_hashed(name), None)
+            self._sessions.pop(_session_hash(body), None)
         self.done(caller, "logout", {}, "ok")
         return {}
 
@@ -244,6 +252,11 @@ class Gatekeeper:
 def who(caller: Caller) -> Body:
     """Say who somebody is."""
     return {"user": caller.user, "role": "" if caller.role is None else caller.role.value, "by": caller.how}
+
+
+def _session_hash(body: Body) -> bytes:
+    shown = body.get("as")
+    return _hashed(str(shown.get("session") or "") if isinstance(shown, dict) else "")
 
 
 def _hashed(name: str) -> bytes:

@@ -170,7 +170,8 @@ class Queries:
             case "logout":
                 return self._gate.log_out(body, caller)
             case _:
-                return {**who(caller), "hidden": sorted(self._daemon.privacy.hidden_from(caller))}
+                hidden = sorted(self._daemon.privacy.hidden_from(caller))
+                return {**who(caller), "hidden": hidden, "csrf": self._gate.csrf(body)}
 
     def _told(self, name: str, body: Body) -> Body:
         """Return the answer to somebody who only asks."""

@@ -219,8 +219,9 @@ def test_an_operator_evicts_on_the_page_and_the_guest_stands_still(scene: Scene)
     assert f"{node} is ready on {host}" in scene.explain(node)
     assert "Evict" not in scene.tab.js(_TEXT)
     refused = scene.tab.js(
+        'fetch("/api/v1/me").then((me) => me.json()).then((me) =>'
         'fetch("/api/v1/evictions", {method: "POST", headers: {"Content-Type": "application/json",'
-        f'"X-CSRF-Token": sessionStorage.getItem("csrf")}}, body: \'{{"subject": "{host}"}}\'}})'
+        f'"X-CSRF-Token": me.csrf}}, body: \'{{"subject": "{host}"}}\'}}))'
         ".then((reply) => reply.status)"
     )
     assert refused == 403

@@ -120,8 +120,9 @@ def test_an_operator_evicts_and_sees_it_and_a_reader_cannot(scene: Scene) -> Non
     _explain(scene, "bm2")
     assert "Evict" not in scene.tab.js(_TEXT)
     refused = scene.tab.js(
+        'fetch("/api/v1/me").then((me) => me.json()).then((me) =>'
         'fetch("/api/v1/evictions", {method: "POST", headers: {"Content-Type": "application/json",'
-        '"X-CSRF-Token": sessionStorage.getItem("csrf")}, body: \'{"subject": "bm2"}\'})'
+        '"X-CSRF-Token": me.csrf}, body: \'{"subject": "bm2"}\'}))'
         ".then((reply) => reply.status)"
     )
     assert refused == 403

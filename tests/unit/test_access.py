@@ -229,7 +229,7 @@ def test_an_answer_that_is_kept_is_for_those_who_may_read(web: httpx.Client) -> 
 
 def test_everybody_is_told_who_they_are(web: httpx.Client) -> None:
     found = web.get("/api/v1/me", headers=bearer(BO)).json()
-    assert found == {"user": "bo", "role": "operator", "by": "token", "hidden": []}
+    assert found == {"user": "bo", "role": "operator", "by": "token", "hidden": [], "csrf": ""}
     assert web.get("/api/v1/me").status_code == 401
 
 
@@ -241,9 +241,13 @@ def test_a_session_reads_by_its_cookie(web: httpx.Client, daemon: LivingDaemon) 
     assert "SameSite=strict" in cookie
     assert set(begun.json()) == {"user", "role", "by", "csrf", "until_s"}
     assert begun.json()["until_s"] == WALL_S + 600.0  # not beyond the token's own end
-    assert web.get("/api/v1/me").json()["by"] == "session"
+    me = web.get("/api/v1/me")  # as another tab of the page asks, which has the cookie alone
+    assert (me.json()["by"], me.json()["csrf"]) == ("session", begun.json()["csrf"])
+    assert me.headers["Cache-Control"] == "no-store"
+    assert "Access-Control-Allow-Origin" not in me.headers
     assert web.get("/api/v1/status").status_code == 200
-    assert web.delete("/api/v1/session").status_code == 401  # without the word that only our page knows
+    assert web.delete("/api/v1/session").status_code == 403  # without the word that only our page knows
+    assert web.get("/api/v1/me").status_code == 200  # so nobody is logged out
     name = web.cookies["backfill-session"]
     assert web.delete("/api/v1/session", headers={"X-CSRF-Token": begun.json()["csrf"]}).status_code == 204
     with pytest.raises(AskError, match="the session is over"):

@@ -148,7 +148,7 @@ def test_a_session_acts_only_from_its_own_page(story: Story) -> None:
         order = {"subject": "bm2"}
         for headers in ({}, {"X-CSRF-Token": "guessed"}):
             refused = page.post("/api/v1/evictions", json=order, headers=headers)
-            assert refused.status_code == 401
+            assert refused.status_code == 403
             assert refused.json()["error"] == "this did not come from our own page"
         assert closed(story) == set()
         mine = {"X-CSRF-Token": csrf}

@@ -46,6 +46,7 @@ class MeAnswer(CallerAnswer):
     """And what of others Slurm's PrivateData keeps from them: `jobs`, `nodes`."""
 
     hidden: list[str]
+    csrf: str = Field(description="With a session: to be sent as X-CSRF-Token with each act; else empty.")
 
 
 class SessionAnswer(CallerAnswer):

@@ -7,15 +7,17 @@ from fastapi.responses import JSONResponse, Response
 
 from backfill.ui.web import answers
 from backfill.ui.web.asker import COOKIE, Asks
-from backfill.ui.web.replies import HEADERS, TROUBLE, told
+from backfill.ui.web.replies import HEADERS, TROUBLE
 
 api = APIRouter(prefix="/api/v1", tags=["session"], responses=TROUBLE)
+# With it comes the word for a session's acts.
+_KEPT_NOWHERE = {**HEADERS, "Cache-Control": "no-store"}
 
 
 @api.get("/me", response_model=answers.MeAnswer)
 async def me(asker: Asks) -> Response:
     """Tell who asks, and what they may."""
-    return told(await asker.ask("whoami"))
+    return JSONResponse(await asker.ask("whoami"), headers=_KEPT_NOWHERE)
 
 
 @api.post("/session", response_model=answers.SessionAnswer)
@@ -24,7 +26,7 @@ async def begin(request: Request, asker: Asks) -> Response:
     answer = dict(await asker.ask("login"))
     reply = JSONResponse(
         {key: value for key, value in answer.items() if key != "session"},
-        headers={**HEADERS, "Cache-Control": "no-store"},
+        headers=_KEPT_NOWHERE,
     )
     reply.set_cookie(
         COOKIE,

@@ -2,7 +2,7 @@
 // The live page: asks the API of its own service, writes what it hears as text, and never as HTML.
 (() => {
   const at = (id) => document.getElementById(id);
-  const state = { csrf: sessionStorage.getItem("csrf") || "", entered: false, role: "", hidden: [], lines: null, labels: {}, hosts: [], subject: "", preview: "", today: null, timer: 0, turn: 0 };
+  const state = { entered: false, role: "", hidden: [], lines: null, labels: {}, hosts: [], subject: "", preview: "", today: null, timer: 0, turn: 0 };
   const EVERY_MS = 2000, MOST_TROUBLE = 8;
 
   // --- asking ------------------------------------------------------------------------------------
@@ -10,7 +10,11 @@
     const headers = { Accept: "application/json" };
     if (body !== undefined) headers["Content-Type"] = "application/json";
     if (token) headers.Authorization = "Bearer " + token;
-    if (method !== "GET") { headers["X-CSRF-Token"] = state.csrf; headers["Idempotency-Key"] = crypto.getRandomValues(new Uint32Array(4)).join("-"); }
+    if (method !== "GET") {
+      // Asked for anew: another tab may have begun another session.
+      if (!token) headers["X-CSRF-Token"] = (await call("me")).csrf;
+      headers["Idempotency-Key"] = crypto.getRandomValues(new Uint32Array(4)).join("-");
+    }
     const reply = await fetch("/api/v1/" + path, { method, headers, body: body === undefined ? undefined : JSON.stringify(body), credentials: "same-origin" });
     if (reply.status === 204) return {};
     const found = await reply.json();
@@ -216,14 +220,13 @@
     event.preventDefault();
     const token = at("token").value.trim(); at("token").value = "";
     try {
-      const found = await call("session", "POST", undefined, token);
-      state.csrf = found.csrf; sessionStorage.setItem("csrf", found.csrf); say("");
+      await call("session", "POST", undefined, token); say("");
       await inside();
     } catch (error) { say(error.message, true); }
   });
   at("leave").addEventListener("click", async () => {
     try { await call("session", "DELETE"); } catch (error) { if (error.status !== 401) { say(error.message, true); return; } }
-    sessionStorage.removeItem("csrf"); outside();
+    outside();
   });
   at("ask").addEventListener("submit", (event) => { event.preventDefault(); explain(at("subject").value.trim()); });
   at("check").addEventListener("submit", async (event) => {
