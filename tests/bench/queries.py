@@ -38,7 +38,7 @@ CLIENTS = int(os.environ.get("BACKFILL_CLIENTS", "8"))
 _LENGTH_S = 10.0
 _CLIENT = """
 import json, socket, sys
-asked = [{"ask": "events", "after": 0, "limit": 1}, {"ask": "events", "after": 1, "limit": 1000},
+asked = [{"ask": "events", "limit": 1}, {"ask": "events", "after": 1, "limit": 1000},
          {"ask": "explain", "subject": "7"}]
 number = 0
 while True:

@@ -216,6 +216,11 @@ def test_events_go_on_after_a_number(story: Story, capsys: pytest.CaptureFixture
     after = str(first[1]["id"])
     rest = shown(capsys, "events", "--json", "--after", after, "-n", "3").splitlines()
     assert [json.loads(x)["id"] for x in rest] == [e["id"] for e in first[2:5]]
+    begun = [json.loads(x)["id"] for x in shown(capsys, "events", "--json", "--after", "0").splitlines()]
+    assert begun == sorted(begun)
+    assert begun[0] < first[0]["id"]
+    both = [json.loads(x) for x in shown(capsys, "events", "--json", "-n", "1000").splitlines()]
+    assert begun == [event["id"] for event in both[:50]]
 
 
 def test_what_is_wrong_with_an_instance_is_told(story: Story, capsys: pytest.CaptureFixture[str]) -> None:

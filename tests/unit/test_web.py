@@ -7,6 +7,7 @@ import re
 import socket
 import threading
 from collections.abc import Iterator
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from backfill.ui.cli import main
 from backfill.ui.client import AskError, Client
 from backfill.ui.commands.web import endpoint
-from backfill.ui.web import answers
+from backfill.ui.web import answers, replies
 from backfill.ui.web.client_bounds import MOST_BODY_BYTES, RATE_PER_S, ClientBounds, Rates
 from backfill.ui.web.gateway import Gateway
 from tests.unit.living_daemon import LivingDaemon, living, parked
@@ -113,6 +114,24 @@ def test_an_answer_that_is_known_is_not_sent_again(web: httpx.Client) -> None:
     assert (again.status_code, again.content) == (304, b"")
     other = web.get("/api/v1/nodes", headers={"If-None-Match": 'W/"other"'})
     assert other.status_code == 200
+
+
+def test_time_is_news_where_an_answer_is_reckoned_from_it() -> None:
+    """How long a job stands still is told from the answer's own time, so it must not be an old one."""
+
+    def status(every_s: float, later_s: float) -> int:
+        tag = replies.told({"now_s": 1000.0, "jobs": []}, every_s=every_s).headers["ETag"]
+        return replies.told({"now_s": 1000.0 + later_s, "jobs": []}, tag, every_s=every_s).status_code
+
+    assert [status(every_s, 40.0) for every_s in (inf, 1.0, 900.0)] == [304, 200, 304]
+
+
+def test_the_latest_events_come_first_unless_a_beginning_is_named(web: httpx.Client) -> None:
+    def ids(**asked: int) -> list[int]:
+        return [event["id"] for event in web.get("/api/v1/events", params=asked).json()["events"]]
+
+    every = ids(after=0, limit=1000)
+    assert (ids(after=0, limit=3), ids(limit=3)) == (every[:3], every[-3:])
 
 
 def test_monitoring_is_answered(web: httpx.Client) -> None:

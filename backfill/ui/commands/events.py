@@ -21,7 +21,7 @@ def add_events_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--follow", "-f", action="store_true", help="continue until Ctrl-C, also over a restart of the daemon"
     )
-    parser.add_argument("--after", type=_number, metavar="ID", help="only events after this one")
+    parser.add_argument("--after", type=_number, metavar="ID", help="only events after this one; 0: all")
     parser.add_argument(
         "--limit", "-n", type=_positive, default=50, metavar="N", help="how many at most (50)"
     )
@@ -47,7 +47,7 @@ def run_events(args: argparse.Namespace) -> int:
 
     def work(client: Asking) -> int:
         ask = client.ask_exactly if args.json else client.ask
-        found, last_id = _asked(ask, args.after or 0, args.limit)
+        found, last_id = _asked(ask, args.after, args.limit)
         _print(found, args.json)
         if not found and not args.follow and not args.json:
             print("no events" + (f" after {args.after}" if args.after else " yet"))
@@ -58,26 +58,27 @@ def run_events(args: argparse.Namespace) -> int:
     return guarded(work, args)
 
 
-def _asked(ask: Ask, after: int, limit: int) -> tuple[list[dict[str, Any]], int]:
-    """At most so many events after this one, or the latest; and up to where they were looked for.
+def _asked(ask: Ask, after: int | None, limit: int) -> tuple[list[dict[str, Any]], int]:
+    """At most so many events after this one (None: the latest); and up to where they were looked for.
 
     The daemon reads only so much for one question, so there may be several. Where an older copy of
     the journal was put back, its ids are lower: then up to its end.
     """
     found: list[dict[str, Any]] = []
-    before, last_id = 0, after
+    before, last_id = 0, after or 0
     while True:
         most = min(_PAGE, limit - len(found))
-        answer = ask("events", after=after, before=before, limit=most)
+        begin = {} if after is None else {"after": after}
+        answer = ask("events", **begin, before=before, limit=most)
         page = answer["events"]
-        found = [*found, *page] if after else [*page, *found]
+        found = [*page, *found] if after is None else [*found, *page]
         last_id = max(last_id, answer["read_to"])
         if not answer["more"] or len(found) >= limit:
             return found, min(last_id, answer["newest"])
-        if after:
-            after = answer["read_to"]
-        else:
+        if after is None:
             before = answer["read_from"]
+        else:
+            after = answer["read_to"]
 
 
 def _follow(ask: Ask, last_id: int, as_json: bool) -> None:

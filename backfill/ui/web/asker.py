@@ -21,7 +21,9 @@ _slurm = APIKeyHeader(
 )
 _cookie = APIKeyCookie(name=COOKIE, auto_error=False, description="The page's session.")
 _csrf = APIKeyHeader(
-    name="X-CSRF-Token", auto_error=False, description="With a session: what /api/v1/session gave with it, as /api/v1/me does."
+    name="X-CSRF-Token",
+    auto_error=False,
+    description="With a session: what /api/v1/session and /api/v1/me tell.",
 )
 
 

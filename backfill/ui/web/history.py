@@ -93,7 +93,7 @@ class History:
         before = read_to = 0
         pages: list[bytes] = []
         for _ in range(_PAGES_AT_ONCE):
-            answer = await asker.ask("events", after=0, before=before, limit=_PAGE)
+            answer = await asker.ask("events", before=before, limit=_PAGE)
             pages.append(await asyncio.to_thread(_packed, answer["events"]))
             read_to = read_to or answer["read_to"]
             before = answer["read_from"]

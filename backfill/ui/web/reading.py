@@ -17,6 +17,9 @@ api = APIRouter(prefix="/api/v1", tags=["reading"], responses=TROUBLE)
 Limit = Annotated[int, Query(ge=1, le=1000, description="At most so many entries.")]
 After = Annotated[str, Query(max_length=256, description="Only entries behind this one: the `next` before.")]
 Id = Annotated[int, Query(ge=0, le=1 << 62)]
+EventsAfter = Annotated[
+    int | None, Query(ge=0, le=1 << 62, description="0: from the first on; without it: the latest.")
+]
 Name = Annotated[str, Path(min_length=1, max_length=256)]
 
 
@@ -55,7 +58,7 @@ async def operations(asker: Asks, limit: Limit = 1000, after: After = "", known:
 @api.get("/mine", response_model=answers.MineAnswer)
 async def mine(asker: Asks, known: Known = "") -> Response:
     """List the caller's own jobs on instances, or waiting for one: that takes no role."""
-    return told(await asker.ask("mine"), known)
+    return told(await asker.ask("mine"), known, every_s=1.0)  # how long a job stands still is told by now_s
 
 
 @api.get("/plan", response_model=answers.PlanAnswer)
@@ -67,7 +70,7 @@ async def plan(asker: Asks, known: Known = "") -> Response:
 @api.get("/harvest", response_model=answers.HarvestAnswer)
 async def harvest(asker: Asks, known: Known = "") -> Response:
     """Tell by hours what hosts had, what their own jobs took of it, and what instances worked and lost."""
-    return told(await asker.shared("harvest"), known)
+    return told(await asker.shared("harvest"), known, every_s=900.0)  # hours begin and end, worked or not
 
 
 @api.get("/fleets", response_model=answers.FleetsAnswer)
@@ -97,10 +100,11 @@ async def metrics(asker: Asks) -> Response:
 
 @api.get("/events", response_model=answers.EventsAnswer)
 async def events(
-    asker: Asks, after: Id = 0, before: Id = 0, limit: Limit = 100, known: Known = ""
+    asker: Asks, after: EventsAfter = None, before: Id = 0, limit: Limit = 100, known: Known = ""
 ) -> Response:
     """List events of the journal: those behind `after`, or the latest, before `before`."""
-    return told(await asker.shared("events", after=after, before=before, limit=limit), known)
+    begin = {} if after is None else {"after": after}
+    return told(await asker.shared("events", **begin, before=before, limit=limit), known)
 
 
 @api.get(

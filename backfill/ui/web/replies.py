@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from hashlib import sha256
+from math import inf
 from typing import Annotated, Any
 
 from fastapi import Header, Request
@@ -56,9 +57,14 @@ def page(answer: Answer, name: str, key: Callable[[dict[str, Any]], str], after:
     return {**answer, name: behind[:limit], "next": key(behind[limit - 1]) if more else None}
 
 
-def told(answer: Answer, known: str = "") -> Response:
-    """Answer as the daemon does, or that nothing is new about it."""
+def told(answer: Answer, known: str = "", *, every_s: float = inf) -> Response:
+    """Answer as the daemon does, or that nothing is new about it.
+
+    `every_s`: after so long the time alone is news, where what the answer says is reckoned from `now_s`.
+    """
     lasting = {key: value for key, value in answer.items() if key not in _PASSING}
+    if every_s < inf:
+        lasting["now"] = answer["now_s"] // every_s
     tag = f'W/"{sha256(json.dumps(lasting).encode()).hexdigest()[:32]}"'
     headers = {**HEADERS, "ETag": tag}
     if tag in (word.strip() for word in known.split(",")):

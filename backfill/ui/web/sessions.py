@@ -25,8 +25,7 @@ async def begin(request: Request, asker: Asks) -> Response:
     """Begin a session by a token: a cookie that no script reads, and a word to be sent with each act."""
     answer = dict(await asker.ask("login"))
     reply = JSONResponse(
-        {key: value for key, value in answer.items() if key != "session"},
-        headers=_KEPT_NOWHERE,
+        {key: value for key, value in answer.items() if key != "session"}, headers=_KEPT_NOWHERE
     )
     reply.set_cookie(
         COOKIE,

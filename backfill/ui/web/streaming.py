@@ -42,7 +42,7 @@ async def stream(request: Request, asker: Asks, after: After = 0, last: Last = "
         raise AskError(f"{_MOST_STREAMS} clients follow already; read /api/v1/events", UNAVAILABLE)
     begin = int(last or 0) or after
     if not begin:
-        begin = (await asker.shared("events", after=0, before=0, limit=1))["read_to"]
+        begin = (await asker.shared("events", before=0, limit=1))["read_to"]
     return StreamingResponse(
         _events(asker, streams, begin),
         media_type="text/event-stream",
