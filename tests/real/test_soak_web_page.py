@@ -127,6 +127,9 @@ def test_an_operator_evicts_and_sees_it_and_a_reader_cannot(scene: Scene) -> Non
     )
     assert refused == 403
     scene.enter(BO)
+    scene.tab.js("sessionStorage.clear()")
+    scene.tab.visit(scene.address)  # as a second tab is: it has the cookie, and saw no login
+    scene.tab.await_js('!document.getElementById("inside").hidden')
     _explain(scene, "bm2")
     scene.says("Evict")
     scene.tab.js('document.getElementById("reason").value = "new memory"')

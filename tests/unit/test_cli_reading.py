@@ -9,6 +9,7 @@ import pytest
 
 from backfill.ui.cli import main
 from backfill.ui.client import Client
+from backfill.ui.commands.look import _show_status
 from backfill.ui.explain.picture import Answers
 from backfill.ui.explain.subjects import explain_job
 from tests.unit.living_daemon import LivingDaemon, living, parked
@@ -81,6 +82,19 @@ def test_hosts_are_told_with_their_state(story: Story, capsys: pytest.CaptureFix
     assert first.split()[:2] == ["bm1", "given"]
     assert f"Slurm gave it to job {story.high}" in first
     assert "vn1" not in second
+
+
+def test_whose_days_the_books_of_status_have_is_said(
+    story: Story, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """All other times are local: a day of UTC has to be named as one."""
+    client = Client(str(story.daemon.socket))
+    lost = {"day": "2026-11-24", "workload": "", "cause": "ladder", "runs": 1, "core_s": 3600.0}
+    brought = {"days": [{"day": "2026-11-24", "done": 1, "worked_s": 60.0, "lost": {}}], "pilots": []}
+    _show_status({**client.ask("status"), "work_lost": [lost], "payloads": brought}, client)
+    text = capsys.readouterr().out
+    assert "work lost, by day (UTC)\n  2026-11-24  1.00 core h" in text
+    assert "payloads, by day (UTC)\n  2026-11-24  1 payload done" in text
 
 
 def test_nodes_are_told_with_phase_and_reason(story: Story, capsys: pytest.CaptureFixture[str]) -> None:

@@ -43,8 +43,10 @@ def _show_status(answer: Answer, client: Asking) -> None:
     print(f"policy    {_policy(answer['policy'], now_s)}")
     print(f"pictures  {'; '.join(_pictures(answer['sources'], now_s)) or 'nothing was read yet'}")
     _section("hooks", [emphasis(text, "31") for text in _unheard(answer)])
-    _section("work lost", _lost(answer["work_lost"]))
-    _section("payloads", [*_pool(answer.get("pool"), now_s), *_payloads(answer.get("payloads"))])
+    _section("work lost, by day (UTC)", _lost(answer["work_lost"]))
+    _section(
+        "payloads, by day (UTC)", [*_pool(answer.get("pool"), now_s), *_payloads(answer.get("payloads"))]
+    )
     _section("given away", [_claim(c, now_s) for c in answer["claims"]])
     operations = answer["operations"]
     _section("under way", [wording.operation(o, now_s) for o in operations if o["running"]])

@@ -7,16 +7,21 @@ const harvest = (() => {
   let known = null, days = false;
   function drawn(tag, more) { const one = document.createElementNS(SPACE, tag); for (const [name, value] of Object.entries(more)) one.setAttribute(name, value); return one; }
   const core = (s) => { const h = s / HOUR_S; return h >= 100 ? Math.round(h).toLocaleString("en") : h.toFixed(h < 10 ? 2 : 1); };
+  // What came about in that time. Hours are those of UTC, and in some zones a day begins within one: it is divided.
+  function between(name, from_s, to_s) {
+    return known.hours.reduce((sum, hour) => {
+      const end_s = Math.max(hour.from_s + 1, Math.min(hour.from_s + HOUR_S, known.now_s));
+      const share = (Math.min(end_s, to_s) - Math.max(hour.from_s, from_s)) / (end_s - hour.from_s);
+      return sum + hour[name] * Math.max(0, share);
+    }, 0);
+  }
   // What there is to show: slots of equal length up to now, empty ones as well.
   function slots() {
     const long = days ? DAY_S : HOUR_S, count = days ? 8 : 24, found = [];
     const start = (s) => { if (!days) return Math.floor(s / HOUR_S) * HOUR_S; const day = new Date(s * 1000); day.setHours(0, 0, 0, 0); return day / 1000; };
     const last = start(known.now_s);
-    for (let i = count - 1; i >= 0; i--) found.push({ from_s: start(last - i * long + (days ? DAY_S / 2 : 0)), room: 0, metal: 0, worked: 0, lost: 0 });
-    for (const hour of known.hours) {
-      const slot = found.findLast((one) => one.from_s <= hour.from_s);
-      if (slot) for (const name of ["room", "metal", "worked", "lost"]) slot[name] += hour[name];
-    }
+    for (let i = count - 1; i >= 0; i--) found.push({ from_s: start(last - i * long + (days ? DAY_S / 2 : 0)) });
+    found.forEach((slot, i) => { for (const name of ["room", "metal", "worked", "lost"]) slot[name] = between(name, slot.from_s, i + 1 < found.length ? found[i + 1].from_s : Infinity); });
     for (const one of found) one.idle = Math.max(0, one.room - one.metal - one.worked);
     return found;
   }
@@ -54,7 +59,7 @@ const harvest = (() => {
   // Numbers of today, from midnight on, for the tiles.
   function today() {
     const day = new Date(known.now_s * 1000); day.setHours(0, 0, 0, 0);
-    const hours = known.hours.filter((one) => one.from_s >= day / 1000), all = (name) => hours.reduce((sum, one) => sum + one[name], 0);
+    const all = (name) => between(name, day / 1000, Infinity);
     return { worked: core(all("worked")), lost: core(all("lost")), idle: core(Math.max(0, all("room") - all("metal") - all("worked"))) };
   }
   function show(table) {

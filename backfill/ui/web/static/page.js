@@ -2,10 +2,18 @@
 // The live page: asks the API of its own service, writes what it hears as text, and never as HTML.
 (() => {
   const at = (id) => document.getElementById(id);
-  const state = { entered: false, role: "", hidden: [], lines: null, labels: {}, hosts: [], subject: "", preview: "", today: null, timer: 0, turn: 0 };
-  const EVERY_MS = 2000, MOST_TROUBLE = 8;
+  const state = { entered: false, role: "", hidden: [], lines: null, labels: {}, hosts: [], subject: "", preview: "", today: null, now_s: 0, timer: 0, turn: 0 };
+  const EVERY_MS = 2000, PATIENCE_MS = 20000, MOST_TROUBLE = 8, MOST_ROWS = 200, MOST_STEPS = 100;
+  const FAILED = ["failed", "given-up"];
 
   // --- asking ------------------------------------------------------------------------------------
+  // A reply and what it says. Each browser has words of its own for why there is none: these say as much.
+  async function heard(path, how) {
+    try {
+      const reply = await fetch("/api/v1/" + path, { ...how, credentials: "same-origin", signal: AbortSignal.timeout(PATIENCE_MS) });
+      return [reply, reply.status === 204 ? {} : await reply.json()];
+    } catch { throw new Error("the service does not answer"); }
+  }
   async function call(path, method = "GET", body = undefined, token = "") {
     const headers = { Accept: "application/json" };
     if (body !== undefined) headers["Content-Type"] = "application/json";
@@ -15,9 +23,7 @@
       if (!token) headers["X-CSRF-Token"] = (await call("me")).csrf;
       headers["Idempotency-Key"] = crypto.getRandomValues(new Uint32Array(4)).join("-");
     }
-    const reply = await fetch("/api/v1/" + path, { method, headers, body: body === undefined ? undefined : JSON.stringify(body), credentials: "same-origin" });
-    if (reply.status === 204) return {};
-    const found = await reply.json();
+    const [reply, found] = await heard(path, { method, headers, body: body === undefined ? undefined : JSON.stringify(body) });
     if (!reply.ok && reply.status !== 304) throw Object.assign(new Error(found.error || reply.statusText), { status: reply.status });
     return found;
   }
@@ -26,7 +32,10 @@
   // --- writing -----------------------------------------------------------------------------------
   function make(tag, text = "", more = {}) { return Object.assign(document.createElement(tag), { textContent: text }, more); }
   function fill(list, texts, tag = "li") { list.replaceChildren(...texts.map((text) => make(tag, text))); }
-  function table(id, heads, rows, empty) {
+  // So many of them at most, and how many more there are.
+  function some(texts, most) { return texts.length > most ? [...texts.slice(0, most), `and ${texts.length - most} more`] : texts; }
+  // `more`: what of all there is the rows are, where they are not all of it.
+  function table(id, heads, rows, empty, more = "") {
     if (!rows.length) { at(id).replaceChildren(make("caption", empty)); return; }
     const head = make("tr"), body = make("tbody");
     head.append(...heads.map((text, i) => make("th", text, { scope: "col", className: typeof rows[0][i] === "number" ? "number" : "" })));
@@ -41,11 +50,18 @@
       body.append(line);
     }
     const top = make("thead"); top.append(head);
-    at(id).replaceChildren(top, body);
+    at(id).replaceChildren(...(more ? [make("caption", more)] : []), top, body);
+  }
+  // The entries that there is room for: those in trouble come first, else a long list would hide them.
+  function shown(entries, trouble, next) {
+    const first = [...entries.filter(trouble), ...entries.filter((one) => !trouble(one))].slice(0, MOST_ROWS);
+    const all = next ? `more than ${entries.length}` : entries.length;
+    return [first, first.length < entries.length ? `${first.length} of ${all}, those in trouble first; the commands of backfill show all` : ""];
   }
   function link(subject) { const made = make("button", subject, { type: "button" }); made.addEventListener("click", () => explain(subject)); return made; }
-  function phase(text) { return make("span", text, { className: /^(failed|given-up)$/.test(text) ? "phase off" : "phase" }); }
-  const when = (s) => new Date(s * 1000).toLocaleTimeString();
+  function phase(text) { return make("span", text, { className: FAILED.includes(text) ? "phase off" : "phase" }); }
+  // With its date where that is not today's, by the daemon's clock.
+  function when(s) { const then = new Date(s * 1000); return then.toDateString() === new Date(state.now_s * 1000).toDateString() ? then.toLocaleTimeString() : then.toLocaleString(); }
   function long(s) { return s < 120 ? Math.round(s) + " s" : s < 7200 ? Math.round(s / 60) + " min" : s < 172800 ? (s / 3600).toFixed(1) + " h" : (s / 86400).toFixed(1) + " d"; }
   // A time on the axis or in a hint, as exact as `step` is.
   function clock(s, step) {
@@ -109,6 +125,7 @@
     state.lines = timelines(found, { clock, named, chosen: explain });
   }
   function status(found) {
+    state.now_s = found.now_s;
     at("cluster").textContent = found.cluster; document.title = found.cluster + " | backfill";
     at("sentence").textContent = found.sentence;
     const trouble = [];
@@ -120,7 +137,7 @@
     for (const problem of found.policy.problems || []) trouble.push("policy file: " + problem);
     for (const call of found.operations) if (call.problem && call.final) trouble.push(`${call.key}: ${call.problem}`);
     at("trouble-part").hidden = !trouble.length;
-    fill(at("trouble"), trouble.length > MOST_TROUBLE ? [...trouble.slice(0, MOST_TROUBLE), `and ${trouble.length - MOST_TROUBLE} more`] : trouble);
+    fill(at("trouble"), some(trouble, MOST_TROUBLE));
     const codes = new Map();
     for (const one of found.refusals) { const known = codes.get(one.code) || { count: 0, one }; known.count++; codes.set(one.code, known); }
     const most = [...codes.values()].sort((a, b) => b.count - a.count).slice(0, 50);
@@ -132,7 +149,7 @@
     const { phases } = about, sum = (...names) => names.reduce((all, name) => all + (phases[name] || 0), 0), today = state.today || { worked: "–", lost: "–" };
     const silent = hosts.filter((host) => !host.reachable).length, all = Object.values(phases).reduce((a, b) => a + b, 0);
     const rows = [
-      [`hosts answer${hosts.more ? " (of the first 200)" : ""}`, String(hosts.length - silent), ` of ${hosts.length}`, silent > 0],
+      [`hosts answer${hosts.more ? ` (of the first ${hosts.length})` : ""}`, String(hosts.length - silent), ` of ${hosts.length}`, silent > 0],
       ["nodes of ours are ready", String(sum("ready")), ` of ${all}`],
       ["stand still for others", String(sum("parked", "evicting", "throttled"))],
       ["given up or failed", String(sum("given-up", "failed")), "", sum("given-up", "failed") > 0],
@@ -157,32 +174,35 @@
       if (lines) draw(lines);
       if (state.today) tiles(about, state.hosts);
       if (turn % 3 === 0) {
-        const [hosts, nodes, plan, past] = await Promise.all([call("hosts?limit=200"), call("nodes?limit=200"), whole ? call("plan") : { actions: [] }, call("harvest")]);
+        const [hosts, nodes, plan, past] = await Promise.all([call("hosts?limit=1000"), call("nodes?limit=1000"), whole ? call("plan") : { actions: [] }, call("harvest")]);
         state.today = harvest.take(past, table);
         state.hosts = Object.assign(hosts.hosts, { more: Boolean(hosts.next) });
         tiles(about, state.hosts);
-        table("hosts", ["host", "answers", "given to", "instances", "closed"], hosts.hosts.map((h) => [{ subject: h.name }, h.reachable ? "yes" : "NO: " + h.problem, takers(h).join(", "), h.instances.join(", "), h.closed]), "there is no host");
-        table("nodes", ["node", "phase", "since", "host", "jobs", "why"], nodes.nodes.map((n) => [{ subject: n.name }, { phase: n.phase }, when(n.since_s), n.host, (n.jobs.length ? n.jobs : n.held.map((h) => h.id)).join(", "), n.reason]), "there is no virtual node now");
-        fill(at("plan"), plan.actions.slice(0, 100).map((step) => step.sentence));
+        const [someHosts, moreHosts] = shown(hosts.hosts, (h) => !h.reachable, hosts.next), [someNodes, moreNodes] = shown(nodes.nodes, (n) => FAILED.includes(n.phase), nodes.next);
+        table("hosts", ["host", "answers", "given to", "instances", "closed"], someHosts.map((h) => [{ subject: h.name }, h.reachable ? "yes" : "NO: " + h.problem, takers(h).join(", "), h.instances.join(", "), h.closed]), "there is no host", moreHosts);
+        table("nodes", ["node", "phase", "since", "host", "jobs", "why"], someNodes.map((n) => [{ subject: n.name }, { phase: n.phase }, when(n.since_s), n.host, (n.jobs.length ? n.jobs : n.held.map((h) => h.id)).join(", "), n.reason]), "there is no virtual node now", moreNodes);
+        fill(at("plan"), some(plan.actions.map((step) => step.sentence), MOST_STEPS));
         at("subjects").replaceChildren(...[...hosts.hosts, ...nodes.nodes].map((one) => make("option", "", { value: one.name })));
       }
     }
     if (turn % 3 === 0) {
       const { jobs, now_s } = await call("mine");
+      state.now_s = now_s;
       at("mine-part").hidden = !jobs.length && Boolean(state.role);
       table("mine", ["job", "state", "stands still", "why", "its host is free by"], jobs.map((j) => [state.role ? { subject: j.id } : j.id, j.state, j.paused_since_s === null ? "" : `since ${when(j.paused_since_s)}, for ${long(now_s - j.paused_since_s)}`, j.why, j.host_free_s === null ? "" : when(j.host_free_s)]), "none of your jobs is on an instance or waits for one");
     }
   }
   // --- a policy file that is thought of -----------------------------------------------------------
   const FIGURES = [["metal_core_h", "core hours of jobs on hosts' own nodes", 2], ["worked_core_h", "core hours of jobs on instances", 2], ["lost_core_h", "of them lost", 2], ["low_completed", "low-priority jobs completed", 0], ["evictions", "evictions", 0], ["room_median_s", "seconds until room was free, median", 3], ["room_worst_s", "seconds until room was free, longest", 3]];
+  function unpreviewed(error) { at("preview").disabled = false; fill(at("checked"), [error.message]); }
   async function previewed() {
     const told = await call(state.preview);
-    if (told.state === "running") { setTimeout(() => previewed().catch((error) => fill(at("checked"), [error.message])), 1500); return; }
+    if (told.state === "running") { setTimeout(() => previewed().catch(unpreviewed), 1500); return; }
     at("preview").disabled = false;
     if (told.problems.length) { at("previewed").hidden = true; fill(at("checked"), told.problems); return; }
     const day = told.found, columns = ["was done", "policy", "against"].map((name) => day.figures[name]);
-    const shown = (value, digits) => value === null ? "–" : value.toFixed(digits);
-    const rows = FIGURES.map(([key, text, digits]) => [text, ...columns.map((one) => shown(one[key], digits))]);
+    const figure = (value, digits) => value === null ? "–" : value.toFixed(digits);
+    const rows = FIGURES.map(([key, text, digits]) => [text, ...columns.map((one) => figure(one[key], digits))]);
     for (const name of Object.keys(columns[0].steps)) rows.push([name, ...columns.map((one) => String(one.steps[name]))]);
     at("preview-said").textContent = `From ${new Date(day.start_s * 1000).toLocaleString()} on: ${day.high_jobs} high-priority and ${day.low_jobs} low-priority jobs on ${day.hosts} hosts with ${day.cpus} CPUs. Changed: ${day.changed.join(", ") || "nothing"}. How far the first two columns are apart is how far the third may be trusted.`;
     fill(at("checked"), day.notes);
@@ -193,7 +213,8 @@
     clearTimeout(state.timer);
     try { await round(); if (at("message").dataset.trouble) { say(""); delete at("message").dataset.trouble; } } catch (error) {
       if (error.status === 401) { outside(); return; }
-      say(error.message, true); at("message").dataset.trouble = "1";
+      const since = state.now_s ? `; no answer since ${when(state.now_s)}` : ""; // what is shown is as old
+      say(error.message + since, true); at("message").dataset.trouble = "1";
     }
     state.timer = setTimeout(again, EVERY_MS);
   }
@@ -236,7 +257,7 @@
   at("preview").addEventListener("click", async () => {
     if (!at("check").reportValidity()) return;
     fill(at("checked"), ["It is played in a process of its own; that takes seconds or minutes."]); at("previewed").hidden = true; at("preview").disabled = true;
-    try { state.preview = (await call("policy/previews", "POST", { text: at("text").value })).follow.replace("/api/v1/", ""); await previewed(); } catch (error) { at("preview").disabled = false; fill(at("checked"), [error.message]); }
+    try { state.preview = (await call("policy/previews", "POST", { text: at("text").value })).follow.replace("/api/v1/", ""); await previewed(); } catch (error) { unpreviewed(error); }
   });
   at("reload").addEventListener("click", async () => {
     try { const { problems, changed } = await call("policy/reload", "POST"); fill(at("checked"), problems.length ? problems : ["taken over; changed: " + (changed.join(", ") || "nothing")]); } catch (error) { fill(at("checked"), [error.message]); }
