@@ -81,7 +81,9 @@ class OwnMachines:
     )
     respawns: int = key(2, "How often all of them are made again if one fails before its job began.", least=0)
     passed_over_s: float = key(
-        600.0, "How long later jobs may pass a job whose machines find no room; after that none may."
+        600.0,
+        "How long later jobs may pass a job whose machines find no room. After that none may, unless hosts "
+        "that it needs are away for longer than this.",
     )
     start_within_s: float = key(
         300.0, "A released job must begin within this time; otherwise its machines go and it waits."

@@ -37,8 +37,9 @@ from backfill.core.reconcile.orders import (
     need_of_member,
     places_on,
 )
-from backfill.core.reconcile.own_machines import passed_over_until_s, places_in
+from backfill.core.reconcile.own_machines import places_in
 from backfill.core.reconcile.pressure import why_taken
+from backfill.core.reconcile.turns import comes_first
 from backfill.core.room import host_full, numa_full, own_loan, places_now, room
 
 
@@ -46,7 +47,7 @@ def plan_fleets(builder: PlanBuilder) -> None:
     """Take every order one step further.
 
     Members are begun for one order after the other. A job's own that find no room are passed over by
-    later ones for a while.
+    later ones for a while, and for as long as they cannot have any soon.
     """
     if builder.blind:
         return
@@ -78,8 +79,7 @@ def _grow(builder: PlanBuilder, fleet: Fleet) -> bool:
             if fleet.hosts:
                 builder.awaits(Topic.READING)
                 return True
-            builder.wake_at(passed_over_until_s(builder, fleet) if fleet.job else 0.0)
-            return bool(fleet.job) and builder.now_s < passed_over_until_s(builder, fleet)
+            return bool(fleet.job) and not comes_first(builder, fleet)
     failed = [m for m in there if m.phase is Phase.FAILED]
     if len(fleet.members) < fleet.size or failed:
         _begin_one(builder, fleet, failed)

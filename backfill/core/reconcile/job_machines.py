@@ -33,6 +33,7 @@ from backfill.core.reconcile.own_machines import (
     never_own,
     share,
     too_many_now,
+    too_many_of_user,
 )
 from backfill.core.world import World
 
@@ -215,7 +216,8 @@ def _not_yet(builder: PlanBuilder, own: JobMachines) -> Reason | None:
     if (why := too_many_now(builder, own)) is not None:
         return why
     for other in sorted(others, key=_place):
-        if other.waits and not other.inside and not other.fleet and _place(other) < _place(own):
+        before = other.waits and not other.inside and not other.fleet and _place(other) < _place(own)
+        if before and too_many_of_user(builder, other) is None:
             first_s = other.queued_s + rule.passed_over_s
             builder.wake_at(first_s)
             if builder.now_s >= first_s:

@@ -23,7 +23,7 @@ from backfill.core.reconcile.orders import (
     need_of_member,
     places_on,
 )
-from backfill.core.reconcile.own_machines import lacks_room, passed_over_until_s
+from backfill.core.reconcile.turns import comes_first, lacks_room
 from backfill.core.room import NOTHING_MORE, NodeNeed, forbidden, need_of, places_now, room
 
 # So likely one of them ends in time: no more nodes than that are closed to new jobs.
@@ -193,9 +193,7 @@ def _lacking_room(builder: PlanBuilder) -> Iterator[Fleet]:
         if not lacks_room(builder, fleet):
             return
         yield fleet
-        until_s = passed_over_until_s(builder, fleet)
-        builder.wake_at(until_s)
-        if fleet.state is not FleetState.WAITING or builder.now_s >= until_s:
+        if fleet.state is not FleetState.WAITING or comes_first(builder, fleet):
             return
 
 

@@ -7,11 +7,10 @@ its allocation; the phases of nodes ask here.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
-from math import inf
 
 from backfill.core.model.cluster import Job, MachineRequest
 from backfill.core.model.company import Company
-from backfill.core.model.fleet import Flavour, Fleet, FleetState
+from backfill.core.model.fleet import Flavour
 from backfill.core.model.job_machines import JobMachines, MachinesState
 from backfill.core.model.lifecycle import ManagedNode, Phase
 from backfill.core.model.refusals import Code, Reason, because, limit, no_host
@@ -40,31 +39,6 @@ def kinds_waiting(world: World, policies: PolicySet) -> Iterator[tuple[Job, Coll
         others = sorted(world.job_index.partitions_waiting() - {*priorities.low, *priorities.high})
         kinds = (kind for kind in world.job_index.kinds_pending(others) if kind[0].qos in priorities.low_qos)
         yield from (kind for kind in kinds if not asks(policies, kind[0]))
-
-
-def passed_over_until_s(builder: PlanBuilder, fleet: Fleet) -> float:
-    """Return until when others may be made before a job's own machines that find no room."""
-    return fleet.ordered_s + builder.policies.own_machines.passed_over_s
-
-
-def lacks_room(builder: PlanBuilder, fleet: Fleet) -> bool:
-    """Return True if machines of a job's own wait to be begun: all of them, or some (once more)."""
-    if not fleet.job or fleet.state is not FleetState.MAKING:
-        return bool(fleet.job) and fleet.state is FleetState.WAITING
-    due_s = [m.retry.not_before_s or 0.0 for m in members(builder, fleet) if m.phase is Phase.FAILED]
-    first_s = min(due_s, default=inf)
-    builder.wake_at(first_s)
-    return len(fleet.members) < fleet.size or builder.now_s >= first_s
-
-
-def first_of_all(builder: PlanBuilder) -> Fleet | None:
-    """Return the order of a job's own machines that has been passed over for long enough."""
-    for fleet in builder.world.fleets.values():
-        if not fleet.hosts and lacks_room(builder, fleet):
-            builder.wake_at(passed_over_until_s(builder, fleet))
-            if builder.now_s >= passed_over_until_s(builder, fleet):
-                return fleet
-    return None
 
 
 def order_of(job_id: str, number: int) -> str:
@@ -115,14 +89,28 @@ def too_many_now(builder: PlanBuilder, own: JobMachines) -> Reason | None:
     Where the other components of the job have none yet, these must be allowed as well: all are of no use
     without them.
     """
-    rule, ordered = builder.policies.own_machines, [o for o in builder.world.machines.values() if o.fleet]
-    size = own.size + sum(other.size for other in fellows(builder, own) if not other.fleet)
-    if sum(other.size for other in ordered) + size > rule.most:
-        return limit("own_machines.most", rule.most)
-    most = rule.most_per_user or rule.most
-    if sum(other.size for other in ordered if other.user == own.user) + size > most:
+    most = builder.policies.own_machines.most
+    if _ordered(builder) + _still(builder, own) > most:
+        return limit("own_machines.most", most)
+    return too_many_of_user(builder, own)
+
+
+def too_many_of_user(builder: PlanBuilder, own: JobMachines) -> Reason | None:
+    """Return why its owner may have no more of them now, whatever others have, if that is so."""
+    most = builder.policies.own_machines.most_per_user
+    if most and _ordered(builder, own.user) + _still(builder, own) > most:
         return limit("own_machines.most_per_user", most)
     return None
+
+
+def _still(builder: PlanBuilder, own: JobMachines) -> int:
+    return own.size + sum(other.size for other in fellows(builder, own) if not other.fleet)
+
+
+def _ordered(builder: PlanBuilder, user: str | None = None) -> int:
+    """Count the machines that belong to jobs, or to those of one user."""
+    ordered = (o for o in builder.world.machines.values() if o.fleet)
+    return sum(other.size for other in ordered if user is None or other.user == user)
 
 
 def never_own(builder: PlanBuilder, own: JobMachines, job: Job) -> Reason | None:

@@ -1,0 +1,72 @@
+"""Whose turn it is: which order of a job's own machines comes before everything else, and when."""
+
+from __future__ import annotations
+
+from math import inf
+
+from backfill.core.model.fleet import Fleet, FleetState
+from backfill.core.model.lifecycle import Phase
+from backfill.core.placement import free_again_s, out_of_reach, shut_for_long
+from backfill.core.queue import Topic
+from backfill.core.reconcile.builder import PlanBuilder, members
+from backfill.core.reconcile.orders import need_of_member
+from backfill.core.reconcile.own_machines import places_in
+from backfill.core.room import places_ever
+
+
+def lacks_room(builder: PlanBuilder, fleet: Fleet) -> bool:
+    """Return True if machines of a job's own wait to be begun: all of them, or some (once more)."""
+    if not fleet.job or fleet.state is not FleetState.MAKING:
+        return bool(fleet.job) and fleet.state is FleetState.WAITING
+    due_s = [m.retry.not_before_s or 0.0 for m in members(builder, fleet) if m.phase is Phase.FAILED]
+    first_s = min(due_s, default=inf)
+    builder.wake_at(first_s)
+    return len(fleet.members) < fleet.size or builder.now_s >= first_s
+
+
+def first_of_all(builder: PlanBuilder) -> Fleet | None:
+    """Return the order of a job's own machines before which no others are made, if there is one."""
+    for fleet in builder.world.fleets.values():
+        if not fleet.hosts and lacks_room(builder, fleet) and comes_first(builder, fleet):
+            return fleet
+    return None
+
+
+def comes_first(builder: PlanBuilder, fleet: Fleet) -> bool:
+    """Return True if an order of a job's has been passed over for long enough, and can soon be served.
+
+    Room that is kept free for it serves nobody while hosts that it needs are given away for long, or dead.
+    """
+    due_s = fleet.ordered_s + builder.policies.own_machines.passed_over_s
+    builder.wake_at(due_s)
+    if builder.now_s < due_s:
+        return False
+    if fleet.state is not FleetState.WAITING:
+        return True
+    world, policies = builder.world, builder.policies
+    builder.awaits(Topic.READING)
+    shape = (fleet.flavour or policies.instances.flavour).resources
+    need, soon = (
+        need_of_member(builder, fleet),
+        [host for host in policies.hosts if _soon_open(builder, host)],
+    )
+    places = [places_ever(world, policies, host, shape, need) for host in soon]
+    return places_in(fleet.company, places) >= fleet.size
+
+
+def _soon_open(builder: PlanBuilder, host: str) -> bool:
+    """Return True if a host takes new instances as soon as it has room, or its jobs end soon.
+
+    How long those of low priority go on that are there does not count: nobody comes after them.
+    """
+    world, policies = builder.world, builder.policies
+    if shut_for_long(world, policies, host, policies.gaps.boot_pays_s) is None:
+        return True
+    if out_of_reach(world, host, policies.limits) or world.hosts[host].unproven or not world.takers(host):
+        return False
+    free_s = free_again_s(world, host)
+    if free_s is None:
+        return False
+    soon_s = free_s - policies.own_machines.passed_over_s
+    builder.wake_at(soon_s)
+    return builder.now_s >= soon_s

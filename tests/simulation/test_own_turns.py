@@ -1,0 +1,107 @@
+"""A job whose own machines find no room: others pass it for a while, and for as long as it gains nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from backfill.core.policies.own_machines import OwnMachines
+from backfill.core.policies.scale import Scale
+from backfill.drivers.simulated.world import SimulatedWorld
+from backfill.sim.scenarios.rehearsal import Rehearsal
+from tests.simulation.policy_cluster import cluster, ended, play, policies, running
+from tests.simulation.test_own_machines import why_not
+
+PASSED_S = 60.0
+DAY_S = 86400.0
+
+
+def begin(**more: object) -> tuple[SimulatedWorld, Rehearsal]:
+    own = OwnMachines(enabled=True, passed_over_s=PASSED_S, **more)  # type: ignore[arg-type]
+    sim = cluster(2)
+    return sim, play(sim, policies(own_machines=own, scale=Scale(idle_s=5)))
+
+
+def spread(sim: SimulatedWorld) -> str:
+    """It needs a machine on either host."""
+    word = "backfill-vm:cpus=2,place=spread"
+    return sim.submit("htc", 10.0, user="eve", num_nodes=2, cpus=4, comment=word)
+
+
+def stream(sim: SimulatedWorld) -> None:
+    """More jobs of others than there is room for, each with a machine of its own."""
+    for number in range(60):
+        sim.submit("htc", 50.0, user="bob", at_s=sim.now_s + 20.0 * number, comment="backfill-vm:cpus=1")
+
+
+def given_away(sim: SimulatedWorld) -> None:
+    sim.submit("batch", DAY_S, required_nodes=("bm2",), time_limit_s=DAY_S)
+
+
+def given_away_for_ever(sim: SimulatedWorld) -> None:
+    sim.submit("batch", DAY_S, required_nodes=("bm2",))
+
+
+def dead(sim: SimulatedWorld) -> None:
+    sim.kill_host("bm2")
+
+
+def drained(sim: SimulatedWorld) -> None:
+    sim.admin_drain("bm2", "a fan")
+
+
+def spoilt(sim: SimulatedWorld) -> None:
+    sim.spoil_host("bm2", "its disk is slow")
+
+
+@pytest.mark.parametrize("lost", [given_away, given_away_for_ever, dead, drained, spoilt])
+def test_nobody_waits_for_an_order_that_lacks_a_host_for_long(lost: Callable[[SimulatedWorld], None]) -> None:
+    """Neither shared instances nor machines of other jobs: room that is kept free would serve nobody."""
+    sim, run = begin()
+    lost(sim)
+    run.run(5)
+    eve = spread(sim)
+    run.run(PASSED_S + 30)
+    plain = [sim.submit("htc", 30.0, user="bob") for _ in range(4)]
+    own = sim.submit("htc", 30.0, user="ann", comment="backfill-vm:cpus=1")
+    run.until(lambda: ended(sim, *plain, own), 400)
+    assert not running(sim, eve)
+
+
+@pytest.mark.parametrize("left_s", [PASSED_S / 2, 400.0])
+def test_it_comes_first_once_its_host_is_soon_free_again(left_s: float) -> None:
+    """Although others come all the time: from passed_over_s before the end of the host's job, or at once."""
+    sim, run = begin()
+    sim.submit("batch", PASSED_S + 30 + left_s, required_nodes=("bm2",), time_limit_s=PASSED_S + 30 + left_s)
+    run.run(5)
+    eve = spread(sim)
+    stream(sim)
+    run.run(PASSED_S + 25)
+    assert any(node.job != eve for node in run.world.managed.values())
+    run.until(lambda: running(sim, eve), left_s + 100)
+    run.until(lambda: ended(sim, eve), 60)
+
+
+def test_a_host_that_comes_back_by_itself_is_kept_for_it_at_once() -> None:
+    """Its job ended long before its time."""
+    sim, run = begin()
+    high = sim.submit("batch", DAY_S, required_nodes=("bm2",), time_limit_s=DAY_S)
+    run.run(5)
+    eve = spread(sim)
+    stream(sim)
+    run.run(400)
+    sim.finish_job(high)
+    run.until(lambda: running(sim, eve), 100)
+
+
+def test_a_job_beyond_its_users_own_cap_stops_nobody_else() -> None:
+    """It waits for the user's other job, not for room."""
+    sim, run = begin(most_per_user=1)
+    first = sim.submit("htc", DAY_S, user="eve", comment="backfill-vm:cpus=1")
+    run.until(lambda: running(sim, first), 60)
+    second = sim.submit("htc", 10.0, user="eve", comment="backfill-vm:cpus=1")
+    run.run(PASSED_S + 30)
+    other = sim.submit("htc", 10.0, user="bob", comment="backfill-vm:cpus=1")
+    run.until(lambda: ended(sim, other), 100)
+    assert any("most_per_user" in why for why in why_not(run, second))
