@@ -27,8 +27,8 @@ def rules(**given: object) -> PolicySet:
 
 def submit(sim: SimulatedWorld, word: str, lasts_s: float = 10.0, **asked: int) -> str:
     """As with job_submit.lua: it is held as it is submitted, or an idle instance might take it."""
-    comment = f"{WORD}:{word},held=1"
-    return sim.submit("htc", lasts_s, comment=comment, held=True, held_by_owner=True, **asked)
+    said = f"{WORD}:{word},held=1"
+    return sim.submit("htc", lasts_s, admin_comment=said, held=True, held_by_owner=True, **asked)
 
 
 def idle(run: Rehearsal) -> set[str]:

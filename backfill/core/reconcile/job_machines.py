@@ -53,12 +53,34 @@ def _partitions(world: World, policies: PolicySet) -> list[str]:
 
 def plan_machines(builder: PlanBuilder) -> None:
     """Take in the jobs that ask for machines of their own and have none yet."""
-    if builder.blind or not builder.policies.own_machines.enabled:
+    if builder.blind:
+        return
+    if not builder.policies.own_machines.enabled:
+        _let_go(builder)
         return
     for job in _new(builder):
         size, flavour = _size(builder.policies, job)
         own = taken_in(builder, job, size, flavour, replace(job.machines or PLAIN, held=False))
         builder.add(SetMachines(own, own.reason))
+
+
+def _let_go(builder: PlanBuilder) -> None:
+    """Release the jobs that we, or job_submit.lua for us, hold for machines that nobody makes any more."""
+    world = builder.world
+    for kind, ids in world.job_index.kinds_pending(sorted(world.job_index.partitions_waiting())):
+        if not kind.reason.startswith("JobHeld"):
+            continue
+        for job in (world.jobs[job_id] for job_id in sorted(ids) if job_id not in world.machines):
+            if job.machines is not None and job.machines.held:
+                builder.insist(_unheld(job, job.machines), Goal.MACHINES)
+
+
+def _unheld(job: Job, request: MachineRequest) -> ReleaseJob:
+    why = "no job gets machines of its own now (own_machines.enabled)"
+    word = render(replace(request, held=False))
+    return ReleaseJob(
+        subject=job.id, generation=job.restarts, reason=why, job_id=job.id, text=f"{OUR_REASON} {why} {word}"
+    )
 
 
 def taken_in(
@@ -169,6 +191,9 @@ def become(
 def _step_queued(builder: PlanBuilder, own: JobMachines, job: Job | None) -> None:
     if job is None or job.state is not JobState.PENDING:
         reclaim(builder, own, "its job has left the queue")
+        return
+    if not own.fleet and not builder.policies.own_machines.enabled:
+        reclaim(builder, own, "own_machines.enabled is false")
         return
     never = never_own(builder, own, job)
     if never is not None and (_cancels(builder) or _held(builder, own, job)):
