@@ -18,6 +18,7 @@ from backfill.config import ImageEntry, load
 from backfill.config.model import CondorEntry, Config, GuestNetworkEntry
 from backfill.core.model.cluster import Node, NodeBase, SlurmSettings, SlurmVersion
 from backfill.drivers.libvirt.inspection import HostFile, HostFolder, HostInspection
+from backfill.drivers.slurm.conf.site import Site, read_site
 from backfill.ui.cli import main
 from backfill.ui.commands import doctor
 from backfill.ui.commands.hook_check import Found
@@ -41,6 +42,10 @@ def _config(tmp_path: Path) -> Config:
     path = tmp_path / "policy.yaml"
     path.write_text((ROOT / "config/policy.minimal.yaml").read_text())
     return load(path)
+
+
+def _site(text: str) -> Site:
+    return read_site(Path("/etc/slurm/slurm.conf"), Path("/etc/slurm/backfill.conf"), text)
 
 
 def _host() -> HostFacts:
@@ -88,7 +93,7 @@ def sound(tmp_path: Path) -> Facts:
         {"htc": {"NodeSets": "virtual", "Nodes": "(null)", "State": "UP"}},
         64030,
         TEXTS,
-        included=True,
+        _site(CONF),
     )
     return Facts(
         _config(tmp_path),
@@ -228,7 +233,9 @@ PLANTS: tuple[tuple[Defect, str, Plant], ...] = (
     (
         Defect.PARTITION_EMPTY,
         "feature",
-        lambda facts: _conf_there(slurm_conf=_OTHER)(_slurm(conf={**TEXTS, "slurm.conf": _OTHER})(facts)),
+        lambda facts: _conf_there(slurm_conf=_OTHER)(
+            _slurm(conf={**TEXTS, "slurm.conf": _OTHER}, site=_site(_OTHER))(facts)
+        ),
     ),
     (Defect.PARTITION_CLOSED, "state", _slurm(partitions={"htc": {"NodeSets": "virtual", "State": "DOWN"}})),
     (Defect.HOST_NODE, "down", _slurm(nodes={"bm1": Node("bm1", NodeBase.DOWN)})),
@@ -247,7 +254,7 @@ PLANTS: tuple[tuple[Defect, str, Plant], ...] = (
     (Defect.CONF_DIFFERS, "slurm.conf", _conf_there(slurm_conf=CONF + "JobRequeue=0\n")),
     (Defect.CONF_DIFFERS, "cgroup.conf", _conf_there(cgroup_conf="ConstrainCores=no\n")),
     (Defect.INCLUDE_MISSING, "there", _conf_there(backfill_conf=None)),
-    (Defect.INCLUDE_ABSENT, "here", _slurm(included=False)),
+    (Defect.INCLUDE_ABSENT, "here", _slurm(site=_site(CONF.replace("Include backfill.conf", "")))),
     (Defect.HOOK_BROKEN, "deaf", _facts(hooks=Found(problems=("the hook says: nothing; install it again",)))),
     (Defect.HOOK_BROKEN, "not tried", _facts(hooks=None, hooks_unknown="no daemon runs")),
     (
@@ -332,6 +339,41 @@ def test_each_planted_fault_is_found_alone(defect: Defect, which: str, plant: Pl
     told = found[0].to_json()
     assert all(told[key] for key in ("code", "grade", "about", "what", "why"))
     assert told["mend"] or which in ("hint",)
+
+
+# Before there is a node of ours; 22.05 shows no ALL.
+_SHOWN = {"Nodes": "bm1,SMALL[1-4]", "State": "UP"}
+_SET = {**_SHOWN, "NodeSets": "virtual"}
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("Include more.conf\nPartitionName=htc Nodes=virtual\n", _SET),
+        ("NodeSet=virtual \\\n  Feature=backfill\nPartitionName=htc Nodes=bm1,virtual\n", _SET),
+        ("PartitionName=htc Nodes=ALL\n", _SHOWN),
+        ("PartitionName=DEFAULT Nodes=all\nPartitionName=htc State=UP\n", _SHOWN),
+        ("ClusterName=c\n", {**_SHOWN, "NodeSets": "ALL"}),
+        ("NodeSet=virtual Nodes=vn[1-8]\nPartitionName=htc Nodes=virtual\n", _SET),
+        (None, _SET),
+    ],
+)
+def test_a_partition_that_will_have_our_nodes(
+    text: str | None, shown: dict[str, str], tmp_path: Path
+) -> None:
+    """By whichever file or way of writing; where slurm.conf cannot be read, a node set is believed in."""
+    conf = tmp_path / "slurm.conf"
+    conf.with_name("more.conf").write_text("NodeSet=virtual Feature=Backfill\n")
+    site = None if text is None else read_site(conf, conf.with_name("backfill.conf"), text)
+    facts = _slurm(partitions={"htc": shown}, site=site)(sound(tmp_path))
+    assert not any(finding.defect is Defect.PARTITION_EMPTY for finding in examine(facts).all)
+
+
+def test_all_is_a_word_and_no_part_of_one(tmp_path: Path) -> None:
+    """SMALL1 is a name of a node like any other."""
+    facts = _slurm(partitions={"htc": _SHOWN}, site=_site("PartitionName=htc Nodes=bm1,SMALL[1-4]\n"))
+    found = {finding.defect: finding.about for finding in examine(facts(sound(tmp_path))).all}
+    assert found[Defect.PARTITION_EMPTY] == "htc"
 
 
 def test_a_directory_that_a_host_has_not_mounted_is_named_with_its_mount_point(tmp_path: Path) -> None:

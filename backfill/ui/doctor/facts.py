@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from backfill.config.model import Config
 from backfill.core.model.cluster import Node, SlurmSettings
+from backfill.drivers.slurm.conf.site import Site
 from backfill.ui.commands.hook_check import Found
 from backfill.ui.commands.options_check import OptionsFound
 
@@ -28,9 +29,8 @@ class Who:
 class SlurmFacts:
     """What Slurm says. `partitions`: each one's settings; `admin`: uid of SlurmUser, if it is told.
 
-    `conf`: texts of slurm.conf and what lies beside it, by name; `included`: whether slurm.conf
-    brings our file in, None where that cannot be read. `conflicts` and `hints` compare it with the
-    policy file.
+    `conf`: texts of slurm.conf and what lies beside it, by name; `site`: slurm.conf with all that it
+    includes, None where that cannot be read. `conflicts` and `hints` compare it with the policy file.
     """
 
     settings: SlurmSettings
@@ -38,9 +38,14 @@ class SlurmFacts:
     partitions: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     admin: int | None = None
     conf: Mapping[str, str] = field(default_factory=dict)
-    included: bool | None = None
+    site: Site | None = None
     conflicts: tuple[str, ...] = ()
     hints: tuple[str, ...] = ()
+
+    @property
+    def included(self) -> bool | None:
+        """Whether slurm.conf brings our file in; None where that cannot be read."""
+        return None if self.site is None else self.site.include is not None
 
 
 @dataclass(frozen=True, slots=True)

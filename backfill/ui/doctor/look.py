@@ -22,6 +22,7 @@ from backfill.core.model.fleet import Host
 from backfill.core.model.quantities import NOTHING
 from backfill.drivers.condor.diagnosis import look_at_tokens
 from backfill.drivers.munge import MungeCredentials, try_key
+from backfill.drivers.slurm.conf.site import Site
 from backfill.drivers.slurm.driver import SlurmManager
 from backfill.drivers.slurm.settings import check_settings, slurm_uid
 from backfill.drivers.store.lease import lease_path
@@ -227,7 +228,7 @@ def _slurm(facts: Facts, manager: SlurmManager, hosts: Mapping[str, Host]) -> Fa
     unfit = check_settings(
         settings, longest_s if longest_s is not None else float("inf"), config.slurm.registration.value
     )
-    conf, included = _conf(config)
+    conf, site = _conf(config)
     facts = replace(
         facts,
         slurm=SlurmFacts(
@@ -236,7 +237,7 @@ def _slurm(facts: Facts, manager: SlurmManager, hosts: Mapping[str, Host]) -> Fa
             settings.partitions_raw,
             slurm_uid(settings),
             conf,
-            included,
+            site,
             tuple(conflicts(config, settings, nodes, hosts) or unfit),
             tuple(h for h in hints(config, settings, nodes, hosts) if "eviction hook" not in h),
         ),
@@ -253,14 +254,14 @@ def _slurm(facts: Facts, manager: SlurmManager, hosts: Mapping[str, Host]) -> Fa
         return replace(facts, hooks=Found(problems=(str(error),)))
 
 
-def _conf(config: Config) -> tuple[Mapping[str, str], bool | None]:
-    """Texts of Slurm's files here, and whether slurm.conf includes ours."""
+def _conf(config: Config) -> tuple[Mapping[str, str], Site | None]:
+    """Texts of Slurm's files here, and slurm.conf as Slurm reads it."""
     folder, texts = Path(config.slurm.conf).parent, {}
     for name in (*_BESIDE, config.slurm.include):
         with contextlib.suppress(OSError):
             texts[name] = (folder / name).read_text(encoding="utf-8", errors="surrogateescape")
     try:
-        return texts, slurm_parts.transactions(config).site().include is not None
+        return texts, slurm_parts.transactions(config).site()
     except DriverError:
         return texts, None
 

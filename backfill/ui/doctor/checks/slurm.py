@@ -8,6 +8,8 @@ from collections.abc import Iterator
 from backfill.config.model import HookPlaceKind
 from backfill.core.model.cluster import NodeBase
 from backfill.core.model.lifecycle import Rung
+from backfill.core.model.quantities import parse_hostlist
+from backfill.drivers.slurm.conf.site import ConfLine, has_all
 from backfill.ui.doctor.facts import Facts, HostFacts, SlurmFacts
 from backfill.ui.doctor.findings import Defect, Finding, Grade
 
@@ -133,7 +135,7 @@ def partitions(facts: Facts) -> Iterator[Finding]:
         partition = facts.slurm.partitions.get(name)
         if partition is None:
             continue  # the file contradicts the cluster, which is told already
-        if not _has_ours(facts, facts.slurm, partition):
+        if not _has_ours(facts, facts.slurm, name):
             feature = (policies.instances.features or ("backfill",))[0]
             yield Finding(
                 Defect.PARTITION_EMPTY,
@@ -152,26 +154,30 @@ def partitions(facts: Facts) -> Iterator[Finding]:
             )
 
 
-def _has_ours(facts: Facts, slurm: SlurmFacts, partition: dict[str, str] | object) -> bool:
-    assert isinstance(partition, dict)
+def _has_ours(facts: Facts, slurm: SlurmFacts, name: str) -> bool:
+    """Return True if a partition has our nodes, or will have them; also where nobody can tell."""
+    shown = slurm.partitions[name]
+    sets = [word for word in shown.get("NodeSets", "").split(",") if word]
+    nodes = shown.get("Nodes", "")
+    if has_all(sets) or has_all([nodes]) or _overlap(nodes, facts):
+        return True
+    if slurm.site is None:
+        return bool(sets)
+    written = slurm.site.partition(name)
+    if written is not None and has_all(written[1]):  # releases before 24.11 show the nodes that there are
+        return True
+    return any(_means_ours(line, facts) for line, value in slurm.site.values("NodeSet") if value in sets)
+
+
+def _means_ours(node_set: ConfLine, facts: Facts) -> bool:
     features = {feature.casefold() for feature in facts.config.policies.instances.features}
-    wanted = set(partition.get("NodeSets", "").split(","))
-    text = "\n".join(slurm.conf.values())
-    for line in re.findall(r"^\s*NodeSet\s*=.*$", text, re.I | re.M):
-        words = {k.casefold(): v for k, v in re.findall(r"(\w+)\s*=\s*(\S+)", line)}
-        named = words["nodeset"] in wanted
-        if named and words.get("feature", "").casefold() in features:
-            return True
-        if named and _overlap(words.get("nodes", ""), facts):
-            return True
-    nodes = partition.get("Nodes", "")
-    # Where the file cannot be read, a node set is believed to be right.
-    return "ALL" in nodes or _overlap(nodes, facts) or (not slurm.conf and wanted != {""})
+    nodes = node_set.value("Nodes") or ""
+    return (
+        (node_set.value("Feature") or "").casefold() in features or has_all([nodes]) or _overlap(nodes, facts)
+    )
 
 
 def _overlap(nodes: str, facts: Facts) -> bool:
-    from backfill.core.model.quantities import parse_hostlist
-
     try:
         return bool(set(parse_hostlist(nodes)) & set(facts.config.policies.instances.names))
     except ValueError:
