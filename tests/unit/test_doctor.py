@@ -341,6 +341,40 @@ def test_each_planted_fault_is_found_alone(defect: Defect, which: str, plant: Pl
     assert told["mend"] or which in ("hint",)
 
 
+@pytest.mark.parametrize(
+    ("cgroups", "version", "mend"),
+    [
+        ("IgnoreSystemdOnFailure=true\n", (22, 5), ""),
+        ("IgnoreSystemd=1\n", (22, 5), ""),
+        ("CgroupPlugin=cgroup/v1\n", (24, 11), ""),
+        (
+            "IgnoreSystemdOnFailure=yes\nIgnoreSystemdOnFailure=no\n",
+            (22, 5),
+            "write IgnoreSystemdOnFailure=yes",
+        ),
+        (None, (22, 5), "write IgnoreSystemdOnFailure=yes"),
+        ("#IgnoreSystemdOnFailure=yes\n", (23, 11), "write IgnoreSystemdOnFailure=yes"),
+        ("IgnoreSystemdOnFailure=yes\n", (24, 5), "write IgnoreSystemd=yes"),
+        ("IgnoreSystemd=yes\n", (24, 11), ""),
+    ],
+)
+def test_guests_without_systemd(
+    cgroups: str | None, version: tuple[int, int], mend: str, tmp_path: Path
+) -> None:
+    """Each release has its way to do without; a cgroup.conf that is not there says nothing."""
+    facts = _bare(sound(tmp_path))
+    assert facts.slurm is not None
+    texts = {"slurm.conf": CONF} | ({} if cgroups is None else {"cgroup.conf": cgroups})
+    settings = replace(facts.slurm.settings, version=SlurmVersion(*version))
+    told = [
+        f.mend for f in examine(_slurm(conf=texts, settings=settings)(facts)).all if f.about == "cgroup.conf"
+    ]
+    assert [mend in one for one in told] == [True] * bool(mend)
+    unseen = frozenset({"cgroup.conf"})
+    closed = examine(_slurm(conf={"slurm.conf": CONF}, settings=settings, closed=unseen)(facts)).all
+    assert all(finding.about != "cgroup.conf" for finding in closed)
+
+
 # Before there is a node of ours; 22.05 shows no ALL.
 _SHOWN = {"Nodes": "bm1,SMALL[1-4]", "State": "UP"}
 _SET = {**_SHOWN, "NodeSets": "virtual"}

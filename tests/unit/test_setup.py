@@ -167,11 +167,34 @@ def test_another_select_type_loses_jobs(
     assert bool(jobs_lost(now, select_type(site(text), SlurmVersion(*version)), jobs)) is lost
 
 
+OLD, NEW = SlurmVersion(22, 5, 8), SlurmVersion(24, 11, 5)
+
+
 def test_cgroup_conf_is_extended_or_changed() -> None:
-    made = with_cgroups("ConstrainCores=yes\n")
+    made = with_cgroups("ConstrainCores=yes\n", OLD)
     assert made == f"ConstrainCores=yes\n{BEGIN}\nIgnoreSystemdOnFailure=yes\n"
-    assert with_cgroups(made) == made
-    assert with_cgroups("IgnoreSystemdOnFailure=no\n") == "IgnoreSystemdOnFailure=yes\n"
+    assert with_cgroups(made, OLD) == made
+    assert with_cgroups("IgnoreSystemdOnFailure=no\n", OLD) == "IgnoreSystemdOnFailure=yes\n"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "IgnoreSystemdOnFailure=TRUE\n",
+        "ConstrainCores=yes ignoresystemdonfailure = 1 # ours\n",
+        "IgnoreSystemd=up\n",
+        "CgroupPlugin=cgroup/v1\n",
+    ],
+)
+def test_cgroup_conf_that_does_is_left(text: str) -> None:
+    """However it is written that slurmd needs no systemd."""
+    assert with_cgroups(text, OLD) == text
+
+
+def test_cgroup_conf_stays_where_it_would_change_the_hosts() -> None:
+    """From 24.05 on only IgnoreSystemd helps, on all machines; guests get an image with systemd there."""
+    assert with_cgroups("", NEW) == ""
+    assert with_cgroups("IgnoreSystemdOnFailure=no\n", NEW) == "IgnoreSystemdOnFailure=no\n"
 
 
 # --- the files that it writes ------------------------------------------------------------------------

@@ -29,8 +29,9 @@ class Who:
 class SlurmFacts:
     """What Slurm says. `partitions`: each one's settings; `admin`: uid of SlurmUser, if it is told.
 
-    `conf`: texts of slurm.conf and what lies beside it, by name; `site`: slurm.conf with all that it
-    includes, None where that cannot be read. `conflicts` and `hints` compare it with the policy file.
+    `conf`: texts of slurm.conf and what lies beside it, by name; `closed`: what of that cannot be read;
+    `site`: slurm.conf with all that it includes, None where that cannot be read. `conflicts` and `hints`
+    compare it with the policy file.
     """
 
     settings: SlurmSettings
@@ -39,6 +40,7 @@ class SlurmFacts:
     admin: int | None = None
     conf: Mapping[str, str] = field(default_factory=dict)
     site: Site | None = None
+    closed: frozenset[str] = frozenset()
     conflicts: tuple[str, ...] = ()
     hints: tuple[str, ...] = ()
 

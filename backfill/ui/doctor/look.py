@@ -228,7 +228,7 @@ def _slurm(facts: Facts, manager: SlurmManager, hosts: Mapping[str, Host]) -> Fa
     unfit = check_settings(
         settings, longest_s if longest_s is not None else float("inf"), config.slurm.registration.value
     )
-    conf, site = _conf(config)
+    conf, site, closed = _conf(config)
     facts = replace(
         facts,
         slurm=SlurmFacts(
@@ -238,6 +238,7 @@ def _slurm(facts: Facts, manager: SlurmManager, hosts: Mapping[str, Host]) -> Fa
             slurm_uid(settings),
             conf,
             site,
+            closed,
             tuple(conflicts(config, settings, nodes, hosts) or unfit),
             tuple(h for h in hints(config, settings, nodes, hosts) if "eviction hook" not in h),
         ),
@@ -254,16 +255,20 @@ def _slurm(facts: Facts, manager: SlurmManager, hosts: Mapping[str, Host]) -> Fa
         return replace(facts, hooks=Found(problems=(str(error),)))
 
 
-def _conf(config: Config) -> tuple[Mapping[str, str], Site | None]:
-    """Texts of Slurm's files here, and slurm.conf as Slurm reads it."""
-    folder, texts = Path(config.slurm.conf).parent, {}
+def _conf(config: Config) -> tuple[Mapping[str, str], Site | None, frozenset[str]]:
+    """Texts of Slurm's files here, slurm.conf as Slurm reads it, and which of them are closed to us."""
+    folder, texts, closed = Path(config.slurm.conf).parent, dict[str, str](), set[str]()
     for name in (*_BESIDE, config.slurm.include):
-        with contextlib.suppress(OSError):
+        try:
             texts[name] = (folder / name).read_text(encoding="utf-8", errors="surrogateescape")
-    try:
-        return texts, slurm_parts.transactions(config).site()
-    except DriverError:
-        return texts, None
+        except FileNotFoundError:
+            continue
+        except OSError:
+            closed.add(name)
+    site = None
+    with contextlib.suppress(DriverError):
+        site = slurm_parts.transactions(config).site()
+    return texts, site, frozenset(closed)
 
 
 def _lease(state_save: str, cluster: str) -> PlaceFacts:

@@ -133,7 +133,8 @@ def texts(survey: Survey, wishes: Wishes, conf: str) -> Mapping[str, str]:
     """slurm.conf, whose file's name is `conf`, and cgroup.conf as they shall be."""
     made = {conf: with_our_lines(survey.texts["slurm.conf"], survey.site, needs(survey, wishes))}
     if "proctrack/cgroup" in survey.settings.raw.get("ProctrackType", ""):
-        made["cgroup.conf"] = with_cgroups(survey.texts.get("cgroup.conf", ""))
+        cgroups = with_cgroups(survey.texts.get("cgroup.conf", ""), survey.settings.version)
+        made |= {"cgroup.conf": cgroups} if cgroups else {}
     return made
 
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from backfill.core.model.cluster import HOOK_LIMITS, SlurmVersion
+from backfill.drivers.slurm.conf.cgroups import heeds_failure, works_without_systemd
 from backfill.drivers.slurm.conf.site import ConfLine, Site, SiteError, has_all
 
 BEGIN = "# Added by `backfill setup`; `backfill setup --undo` takes it away."
@@ -135,11 +136,14 @@ def jobs_lost(now: str, then: str, jobs: int) -> str:
     )
 
 
-def with_cgroups(text: str) -> str:
-    """Return cgroup.conf under which slurmd works in a guest without systemd."""
-    found = list(_SYSTEMD.finditer(text))
-    if found and found[-1][1].casefold() == "yes":
+def with_cgroups(text: str, version: SlurmVersion) -> str:
+    """Return cgroup.conf under which slurmd works in a guest without systemd.
+
+    It stays as it is on a release where that would change what slurmd does on the hosts.
+    """
+    if works_without_systemd(text, version) or not heeds_failure(version):
         return text
+    found = list(_SYSTEMD.finditer(text))
     if found:
         return text[: found[-1].start(1)] + "yes" + text[found[-1].end(1) :]
     return f"{text}{BEGIN}\nIgnoreSystemdOnFailure=yes\n"

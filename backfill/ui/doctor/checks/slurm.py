@@ -9,6 +9,7 @@ from backfill.config.model import HookPlaceKind
 from backfill.core.model.cluster import NodeBase
 from backfill.core.model.lifecycle import Rung
 from backfill.core.model.quantities import parse_hostlist
+from backfill.drivers.slurm.conf.cgroups import heeds_failure, works_without_systemd
 from backfill.drivers.slurm.conf.site import ConfLine, has_all
 from backfill.ui.doctor.facts import Facts, HostFacts, SlurmFacts
 from backfill.ui.doctor.findings import Defect, Finding, Grade
@@ -113,8 +114,9 @@ def guests_cgroups(facts: Facts) -> Iterator[Finding]:
     """Check that a guest without systemd can do what ProctrackType asks of its slurmd."""
     if facts.slurm is None or "proctrack/cgroup" not in facts.slurm.settings.raw.get("ProctrackType", ""):
         return
-    text = facts.slurm.conf.get("cgroup.conf")
-    if text is None or re.search(r"^\s*IgnoreSystem(dOnFailure|d)\s*=\s*yes", text, re.I | re.M):
+    conf, version = facts.slurm.conf, facts.slurm.settings.version
+    seen = "slurm.conf" in conf and "cgroup.conf" not in facts.slurm.closed
+    if not seen or works_without_systemd(conf.get("cgroup.conf", ""), version):
         return
     bare = sorted(name for name, image in facts.images.items() if image.systemd is False)
     if bare:
@@ -122,7 +124,10 @@ def guests_cgroups(facts: Facts) -> Iterator[Finding]:
             Defect.GUEST_CGROUPS,
             "cgroup.conf",
             f"ProctrackType is proctrack/cgroup, and image {', '.join(bare)} has no systemd",
-            "write IgnoreSystemdOnFailure=yes into cgroup.conf; scontrol reconfigure",
+            "write IgnoreSystemdOnFailure=yes into cgroup.conf; scontrol reconfigure"
+            if heeds_failure(version)
+            else "build an image with systemd (--profile site), or write IgnoreSystemd=yes into cgroup.conf, "
+            "which counts on the hosts, too; scontrol reconfigure",
         )
 
 
