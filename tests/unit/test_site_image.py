@@ -274,6 +274,65 @@ def test_the_sites_files_are_read(tmp_path: Path) -> None:
     assert "passwd" not in found
 
 
+_STUB = "nameserver 127.0.0.53\noptions edns0 trust-ad\nsearch site\n"
+
+
+@pytest.mark.parametrize(
+    ("written", "behind", "given"),
+    [
+        ("search site\nnameserver 10.0.0.2\n", None, "search site\nnameserver 10.0.0.2\n"),
+        ("nameserver 127.0.0.1\n nameserver 10.0.0.2\n", None, " nameserver 10.0.0.2\n"),
+        (
+            _STUB,
+            "# by systemd\nnameserver 10.0.0.2\nsearch site\n",
+            "# by systemd\nnameserver 10.0.0.2\nsearch site\n",
+        ),
+        ("# nobody\nsearch site\n", None, ""),
+        ("nameserver fe80::1%eth0\n", None, "nameserver fe80::1%eth0\n"),
+    ],
+)
+def test_guests_ask_name_servers_of_the_network(
+    written: str, behind: str | None, given: str, tmp_path: Path
+) -> None:
+    """A service on the controller's own loop is not there in a guest."""
+    etc = _etc_with_resolver(tmp_path, written, behind)
+    assert site_files(etc, Users.FILES)["resolv.conf"] == given
+
+
+@pytest.mark.parametrize(
+    ("written", "behind", "told"),
+    [
+        (
+            "search site\nnameserver 127.0.0.1\n",
+            "nameserver 10.0.0.2\n",
+            ":2: nameserver 127.0.0.1 is this machine",
+        ),
+        ("nameserver ::1\n", None, ":1: nameserver ::1 is this machine"),
+        (_STUB, None, ":1: nameserver 127.0.0.53 is this machine"),
+        (_STUB, "# none\n", ":1: nameserver 127.0.0.53 is this machine"),
+    ],
+)
+def test_a_name_server_that_no_guest_reaches_is_refused(
+    written: str, behind: str | None, told: str, tmp_path: Path
+) -> None:
+    """With its line, before an image is made in which no name is found."""
+    etc = _etc_with_resolver(tmp_path, written, behind)
+    with pytest.raises(LabError, match=f"^{etc}/resolv.conf{told}"):
+        site_files(etc, Users.FILES)
+
+
+def _etc_with_resolver(top: Path, written: str, behind: str | None) -> Path:
+    etc, run = top / "etc", top / "run/systemd/resolve"
+    etc.mkdir()
+    for name in ("passwd", "group"):
+        (etc / name).touch()
+    (etc / "resolv.conf").write_text(written)
+    if behind is not None:
+        run.mkdir(parents=True)
+        (run / "resolv.conf").write_text(behind)
+    return etc
+
+
 def test_a_password_of_the_directory_service_gets_into_no_image(tmp_path: Path) -> None:
     """Every job on the hosts can read the disk; the line and the remedy are told, the password is not."""
     conf = tmp_path / "sssd/sssd.conf"

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from backfill.drivers.slurm.hooks.build import HOOK_SOURCE
 from backfill.lab import debian, guestroot, roots
+from backfill.lab.siteimage.resolver import resolver_for_guests
 from backfill.lab.spec import LabError
 
 FILES = Path(__file__).parent / "files"
@@ -145,7 +146,7 @@ def site_files(etc: Path, users: Users) -> dict[str, str]:
         if name == "localtime":
             found[name] = _zone(path)
         elif path.is_file():
-            found[name] = _read(path)
+            found[name] = resolver_for_guests(etc) if name == "resolv.conf" else _read(path)
     return found
 
 
