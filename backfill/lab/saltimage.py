@@ -84,6 +84,7 @@ def _pillar() -> dict[str, Any]:
     """Return the sample pillar with the lab's controller; an image holds no secret."""
     pillar: dict[str, Any] = yaml.safe_load((STATES / "pillar/backfill.sls").read_text())
     pillar["backfill"]["controller"] |= {"address": CONTROLLER_ADDRESS, "name": "ctl"}
+    pillar["backfill"]["munge"] = {"key_base64": ""}
     return pillar
 
 

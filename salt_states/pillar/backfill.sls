@@ -8,8 +8,8 @@ backfill:
     address: 10.77.0.1
     port: 6817
   munge:
-    # base64 of /etc/munge/munge.key; this one is nobody's.
-    key_base64: c2FtcGxlIGtleSBvZiBub2JvZHksIGxvbmcgZW5vdWdoIGZvciBtdW5nZQ==
+    # What `base64 -w0 /etc/munge/munge.key` says. No state runs without it.
+    key_base64:
   # services: leave        # the states start and restart no service
   # slurmctld_parameters: [cloud_reg_addrs]  # all that slurm.conf has there: the line of Salt's comes later
   # max_nodes: 1000        # MaxNodeCount

@@ -19,7 +19,9 @@ pytestmark = pytest.mark.real
 
 _ROOT = Path(__file__).parents[2]
 _STATES = _ROOT / "salt_states"
-_PILLAR: dict[str, Any] = yaml.safe_load((_STATES / "pillar/backfill.sls").read_text())
+_SAMPLE: dict[str, Any] = yaml.safe_load((_STATES / "pillar/backfill.sls").read_text())
+# The sample, with the one value that it leaves to the site.
+_PILLAR = {"backfill": {**_SAMPLE["backfill"], "munge": {"key_base64": "YSBrZXkgb2Ygbm9ib2R5J3M="}}}
 _MATRIX = [("node", "virtual"), ("node", "metal"), ("controller", "metal"), ("image", "virtual")]
 # Each loads every module of Salt: 0.6 to 1.9 s per run, measured.
 _DEAR = ("unless", "onlyif", "creates")
@@ -39,7 +41,7 @@ class Renderer:
         return json.loads(self._process.stdout.readline())
 
     def __call__(self, role: str, kind: str, pillar: object = None) -> dict[str, Any]:
-        """The low state, or errors; `pillar` replaces the sample."""
+        """The low state, or errors; `pillar` replaces `_PILLAR`."""
         self.order({"role": role, "kind": kind}, pillar)
         answer: dict[str, Any] = self._read()
         return answer
@@ -52,7 +54,7 @@ class Renderer:
             "grains": {"backfill": grains},
             "states": str(_STATES),
             "pillar": str(_STATES / "pillar"),
-            "given": pillar,
+            "given": pillar or _PILLAR,
         }
         assert self._process.stdin is not None
         self._process.stdin.write(json.dumps(request) + "\n")
@@ -74,7 +76,7 @@ def render() -> Iterator[Renderer]:
 
 @pytest.mark.parametrize(("role", "kind"), _MATRIX)
 def test_every_role_renders(render: Renderer, role: str, kind: str) -> None:
-    """Every role gives states with the sample pillar, and none that is dear at boot."""
+    """Every role gives states with the sample pillar and a key, and none that is dear at boot."""
     found = render(role, kind)
     assert found["errors"] == []
     assert found["states"]
@@ -219,6 +221,14 @@ def test_a_partial_pillar_fails(render: Renderer, role: str, path: str, said: st
     assert found["states"] == []
     assert said in " ".join(found["errors"])
     assert _PILLAR["backfill"]["munge"]["key_base64"] not in json.dumps(found)
+
+
+@pytest.mark.parametrize("role", ["node", "controller"])
+def test_the_sample_is_no_sites_pillar(render: Renderer, role: str) -> None:
+    """Its key would take the place of the cluster's own, and everybody can read it."""
+    found = render(role, "metal", _SAMPLE)
+    assert found["states"] == []
+    assert "backfill:munge:key_base64 is missing" in " ".join(found["errors"])
 
 
 def test_a_pillar_of_wrong_kinds_fails(render: Renderer) -> None:

@@ -37,6 +37,13 @@ def test_the_sample_and_the_page_know_every_optional_key() -> None:
         assert f"`{key}`" in page, key
 
 
+def test_the_sample_has_no_key_that_could_replace_a_sites() -> None:
+    """The guard, which asks for one, names it: tests/real/test_salt_states.py."""
+    sample = yaml.safe_load((STATES / "pillar/backfill.sls").read_text())["backfill"]
+    assert sample["munge"] == {"key_base64": None}
+    assert SCHEMA["common"]["backfill:munge:key_base64"] == "string"
+
+
 def test_a_lab_limits_its_exports_to_its_own_network(tmp_path: Path) -> None:
     (tmp_path / "etc/munge").mkdir(parents=True)
     (tmp_path / "etc/munge/munge.key").write_bytes(b"key")
