@@ -255,6 +255,7 @@ PLANTS: tuple[tuple[Defect, str, Plant], ...] = (
     (Defect.CONF_DIFFERS, "cgroup.conf", _conf_there(cgroup_conf="ConstrainCores=no\n")),
     (Defect.INCLUDE_MISSING, "there", _conf_there(backfill_conf=None)),
     (Defect.INCLUDE_ABSENT, "here", _slurm(site=_site(CONF.replace("Include backfill.conf", "")))),
+    (Defect.OTHER_CONTROLLER, "backup", _raw(**{"SlurmctldHost[0]": "ctl1", "SlurmctldHost[1]": "ctl2"})),
     (Defect.HOOK_BROKEN, "deaf", _facts(hooks=Found(problems=("the hook says: nothing; install it again",)))),
     (Defect.HOOK_BROKEN, "not tried", _facts(hooks=None, hooks_unknown="no daemon runs")),
     (
@@ -339,75 +340,6 @@ def test_each_planted_fault_is_found_alone(defect: Defect, which: str, plant: Pl
     told = found[0].to_json()
     assert all(told[key] for key in ("code", "grade", "about", "what", "why"))
     assert told["mend"] or which in ("hint",)
-
-
-@pytest.mark.parametrize(
-    ("cgroups", "version", "mend"),
-    [
-        ("IgnoreSystemdOnFailure=true\n", (22, 5), ""),
-        ("IgnoreSystemd=1\n", (22, 5), ""),
-        ("CgroupPlugin=cgroup/v1\n", (24, 11), ""),
-        (
-            "IgnoreSystemdOnFailure=yes\nIgnoreSystemdOnFailure=no\n",
-            (22, 5),
-            "write IgnoreSystemdOnFailure=yes",
-        ),
-        (None, (22, 5), "write IgnoreSystemdOnFailure=yes"),
-        ("#IgnoreSystemdOnFailure=yes\n", (23, 11), "write IgnoreSystemdOnFailure=yes"),
-        ("IgnoreSystemdOnFailure=yes\n", (24, 5), "write IgnoreSystemd=yes"),
-        ("IgnoreSystemd=yes\n", (24, 11), ""),
-    ],
-)
-def test_guests_without_systemd(
-    cgroups: str | None, version: tuple[int, int], mend: str, tmp_path: Path
-) -> None:
-    """Each release has its way to do without; a cgroup.conf that is not there says nothing."""
-    facts = _bare(sound(tmp_path))
-    assert facts.slurm is not None
-    texts = {"slurm.conf": CONF} | ({} if cgroups is None else {"cgroup.conf": cgroups})
-    settings = replace(facts.slurm.settings, version=SlurmVersion(*version))
-    told = [
-        f.mend for f in examine(_slurm(conf=texts, settings=settings)(facts)).all if f.about == "cgroup.conf"
-    ]
-    assert [mend in one for one in told] == [True] * bool(mend)
-    unseen = frozenset({"cgroup.conf"})
-    closed = examine(_slurm(conf={"slurm.conf": CONF}, settings=settings, closed=unseen)(facts)).all
-    assert all(finding.about != "cgroup.conf" for finding in closed)
-
-
-# Before there is a node of ours; 22.05 shows no ALL.
-_SHOWN = {"Nodes": "bm1,SMALL[1-4]", "State": "UP"}
-_SET = {**_SHOWN, "NodeSets": "virtual"}
-
-
-@pytest.mark.parametrize(
-    ("text", "shown"),
-    [
-        ("Include more.conf\nPartitionName=htc Nodes=virtual\n", _SET),
-        ("NodeSet=virtual \\\n  Feature=backfill\nPartitionName=htc Nodes=bm1,virtual\n", _SET),
-        ("PartitionName=htc Nodes=ALL\n", _SHOWN),
-        ("PartitionName=DEFAULT Nodes=all\nPartitionName=htc State=UP\n", _SHOWN),
-        ("ClusterName=c\n", {**_SHOWN, "NodeSets": "ALL"}),
-        ("NodeSet=virtual Nodes=vn[1-8]\nPartitionName=htc Nodes=virtual\n", _SET),
-        (None, _SET),
-    ],
-)
-def test_a_partition_that_will_have_our_nodes(
-    text: str | None, shown: dict[str, str], tmp_path: Path
-) -> None:
-    """By whichever file or way of writing; where slurm.conf cannot be read, a node set is believed in."""
-    conf = tmp_path / "slurm.conf"
-    conf.with_name("more.conf").write_text("NodeSet=virtual Feature=Backfill\n")
-    site = None if text is None else read_site(conf, conf.with_name("backfill.conf"), text)
-    facts = _slurm(partitions={"htc": shown}, site=site)(sound(tmp_path))
-    assert not any(finding.defect is Defect.PARTITION_EMPTY for finding in examine(facts).all)
-
-
-def test_all_is_a_word_and_no_part_of_one(tmp_path: Path) -> None:
-    """SMALL1 is a name of a node like any other."""
-    facts = _slurm(partitions={"htc": _SHOWN}, site=_site("PartitionName=htc Nodes=bm1,SMALL[1-4]\n"))
-    found = {finding.defect: finding.about for finding in examine(facts(sound(tmp_path))).all}
-    assert found[Defect.PARTITION_EMPTY] == "htc"
 
 
 def test_a_directory_that_a_host_has_not_mounted_is_named_with_its_mount_point(tmp_path: Path) -> None:

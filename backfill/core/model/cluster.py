@@ -235,6 +235,12 @@ class SlurmSettings:
     partitions_raw: dict[str, dict[str, str]] = field(default_factory=dict)
 
     @property
+    def controllers(self) -> tuple[str, ...]:
+        """Return every SlurmctldHost as slurm.conf has it, the first one first: `name` or `name(address)`."""
+        found = {int(at[1]): value for key, value in self.raw.items() if (at := _CONTROLLER.fullmatch(key))}
+        return tuple(found[number] for number in sorted(found))
+
+    @property
     def private(self) -> frozenset[str]:
         """Return what PrivateData keeps from users, such as `jobs`; `cloud` is another matter there."""
         words = frozenset(self.raw.get("PrivateData", "").lower().split(","))
@@ -253,6 +259,7 @@ class SlurmSettings:
         return None
 
 
+_CONTROLLER = re.compile(r"SlurmctldHost\[(\d+)\]")
 # The one that counts is first.
 HOOK_LIMITS = ("PrologTimeout", "PrologEpilogTimeout")
 

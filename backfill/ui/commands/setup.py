@@ -151,7 +151,12 @@ def _set_up(args: argparse.Namespace, record: UndoRecord) -> int:
     if not args.yes and not _confirmed():
         say("nothing was changed")
         return NO
-    return _carry_out(record, wanted, wishes, places, now if now != SELECT else "")
+    done = _carry_out(record, wanted, wishes, places, now if now != SELECT else "")
+    others = found.settings.controllers[1:]
+    if done == OK and others:
+        print(f"SlurmctldHost also names {', '.join(others)}: if {conf.parent} and the hooks are not shared,")
+        print("copy them there, and again after each change (docs/operations.md, Two controllers)")
+    return done
 
 
 def _advice(found: Survey, wishes: Wishes, places: Places, edited: Collection[Path]) -> list[str]:

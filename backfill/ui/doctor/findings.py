@@ -68,6 +68,10 @@ class Defect(Option):
         "include-absent",
         "slurm.conf does not include our file, so neither hooks nor node lines in it are in force.",
     )
+    OTHER_CONTROLLER = (
+        "other-controller",
+        "A controller that takes over with other files calls no hook, or starts no job for want of one.",
+    )
     HOOK_MISSING = (
         "hook-missing",
         "Without a hook a host is given back only after the high-priority job has started there.",

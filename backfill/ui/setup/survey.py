@@ -118,7 +118,7 @@ def jobs_of(seen: ClusterObservation) -> int:
 
 def _controller(settings: SlurmSettings) -> str:
     """Return the address of the first slurmctld; its name where nobody knows it."""
-    first = next((v for k, v in sorted(settings.raw.items()) if k.startswith("SlurmctldHost")), "localhost")
+    first = next(iter(settings.controllers), "localhost")
     named = re.match(r"([^()]+)(?:\((.*)\))?", first)
     word = (named[2] or named[1]) if named else first
     try:

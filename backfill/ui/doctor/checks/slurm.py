@@ -234,6 +234,15 @@ def copies(facts: Facts) -> Iterator[Finding]:
             f"{facts.config.slurm.conf} does not include {include}, which lies beside it",
             f"echo 'Include {include}' >>{facts.config.slurm.conf}; scontrol reconfigure",
         )
+    if others := slurm.settings.controllers[1:]:
+        folder = str(facts.config.slurm.conf).rpartition("/")[0]
+        yield Finding(
+            Defect.OTHER_CONTROLLER,
+            ", ".join(others),
+            f"SlurmctldHost also names {', '.join(others)}, whose files are not seen from here",
+            f"have {folder} and {facts.config.slurm.hooks.directory} alike on all controllers, or shared",
+            Grade.ADVICE,
+        )
     for host in facts.hosts:
         yield from _copies_on(facts, slurm, host)
 
