@@ -17,6 +17,8 @@ from backfill.core.model.devices import Holding, Region
 from backfill.core.model.fleet import InstanceState
 from backfill.core.model.quantities import Resources
 from backfill.drivers.libvirt.binding import bound
+from backfill.drivers.libvirt.connection.domains import Domain
+from backfill.drivers.libvirt.connection.states import DomainState
 from backfill.drivers.libvirt.provider import LibvirtProvider
 from backfill.drivers.libvirt.settings import NumaTerms
 from backfill.drivers.store.host_book import WrittenHostBook
@@ -331,6 +333,27 @@ def test_a_region_has_left_only_when_its_emulator_has_freed_it(tmp_path: Path) -
     rig.end()
 
 
+def test_an_emulator_that_dies_in_its_save_leaves_no_older_memory(
+    rig: TestDriverRig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An image of before would be taken for what it just wrote, and its jobs would run twice."""
+    host = born(rig)
+    image = stream(rig.provider._pool.store.memory("vn1"), b"LibvirtQemudSave")
+    there_as_it_began: list[bool] = []
+
+    def die(name: str, path: Path) -> None:
+        there_as_it_began.append(path.exists())
+        rig.keeper.lookupByName(name).destroy()
+        raise DriverError(name, "its emulator died")
+
+    monkeypatch.setattr(rig.provider._pool.on(host), "save", die)
+    with pytest.raises(DriverError, match="its emulator died"):
+        rig.provider.suspend(host, "vn1")
+    assert there_as_it_began == [False]
+    assert not image.exists()
+    assert state(rig) is InstanceState.OFF
+
+
 @pytest.mark.parametrize("fails", [False, True])
 def test_a_save_of_which_our_file_client_has_not_heard_is_one(rig: TestDriverRig, fails: bool) -> None:
     """An NFS client remembers that there was no image, also where libvirtd told of an error."""
@@ -404,6 +427,62 @@ def test_memory_that_was_sent_and_lost_is_told_and_stays_in_memory(tmp_path: Pat
     rig.provider.thaw(host, "vn1")
     assert state(rig) is InstanceState.RUNNING
     rig.end()
+
+
+class BeingSaved(TestHypervisor):
+    """Its machines show, while they stand still, that their memory is being written."""
+
+    saving = True
+
+    def find(self, name: str) -> Domain | None:
+        """One domain, in the middle of a save."""
+        found = super().find(name)
+        return found and replace(found, saving=self.saving and found.state == DomainState.PAUSED)
+
+
+def test_what_is_being_saved_is_not_thawed(tmp_path: Path) -> None:
+    """It shows as paused; it goes on when the save has ended in one way or another."""
+    rig = TestDriverRig(tmp_path, BeingSaved)
+    host = born(rig)
+    rig.provider.pause(host, "vn1")
+    with pytest.raises(BusyError, match="it is being saved, not paused"):
+        rig.provider.thaw(host, "vn1")
+    assert state(rig) is InstanceState.PAUSED
+    hypervisor = rig.provider._pool.on(host)
+    assert isinstance(hypervisor, BeingSaved)
+    hypervisor.saving = False
+    rig.provider.thaw(host, "vn1")
+    assert state(rig) is InstanceState.RUNNING
+    rig.end()
+
+
+def test_a_silent_host_forbids_a_thaw_if_it_may_have_it(rig: TestDriverRig) -> None:
+    """A move broke off: it may run there by now. One that never had it is not waited for."""
+    host = born(rig)
+    rig.provider.pause(host, "vn1")
+    with rig.unreachable("hv2"):
+        rig.provider._pool.store.claim("vn1", {"hv1", "hv2"})
+        with pytest.raises(UnreachableError, match="may still be on hv2"):
+            rig.provider.thaw(host, "vn1")
+        assert state(rig) is InstanceState.PAUSED
+        rig.provider._pool.store.claim("vn1", {"hv1"})
+        rig.provider.thaw(host, "vn1")
+    assert state(rig) is InstanceState.RUNNING
+
+
+def test_only_who_may_have_jobs_to_end_goes_on_without_its_network(
+    rig: TestDriverRig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The cable is pulled before the CPUs go on; a guest that runs already keeps its own."""
+    host = born(rig)
+    pulled: list[tuple[bool, InstanceState | None]] = []
+    hypervisor = rig.provider._pool.on(host)
+    monkeypatch.setattr(hypervisor, "set_link", lambda _name, up: pulled.append((up, state(rig))))
+    for shut in (False, True):
+        rig.provider.pause(host, "vn1")
+        rig.provider.thaw(host, "vn1", shut=shut)
+    rig.provider.thaw(host, "vn1", shut=True)
+    assert pulled == [(False, InstanceState.PAUSED)]
 
 
 def test_only_one_change_at_a_time(rig: TestDriverRig) -> None:

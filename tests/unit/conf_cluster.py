@@ -44,7 +44,7 @@ class ConfCluster:
     """Two bare-metal nodes and those of the managed file, as Slurm would see them.
 
     `deaf`: Slurm does not answer; `ignores`: it does not notice what is in the file; `version`;
-    `raw`: more of its configuration.
+    `raw`: more of its configuration; `gone`: nodes that it does not show.
     """
 
     directory: Path
@@ -55,6 +55,7 @@ class ConfCluster:
     states: dict[str, Node] = field(default_factory=dict)
     jobs: dict[str, Job] = field(default_factory=dict)
     raw: dict[str, str] = field(default_factory=dict)
+    gone: set[str] = field(default_factory=set)
     crash_at: str = ""
     steps: list[str] = field(default_factory=list)
 
@@ -93,7 +94,8 @@ class ConfCluster:
         if not self.ignores and self.managed.exists():
             names = re.findall(r"^NodeName=(vn\d+)", self.managed.read_text(errors="replace"), re.MULTILINE)
             nodes |= {n: self.states.get(n, Node(n, NodeBase.FUTURE)) for n in names}
-        return ClusterObservation(0.0, {**nodes, **self.states}, dict(self.jobs))
+        shown = {name: node for name, node in {**nodes, **self.states}.items() if name not in self.gone}
+        return ClusterObservation(0.0, shown, dict(self.jobs))
 
     def settings(self) -> SlurmSettings:
         """Its configuration."""
@@ -107,9 +109,9 @@ class ConfCluster:
             raw=self.raw,
         )
 
-    def runs(self, job_id: str, node: str, state: JobState = JobState.RUNNING) -> None:
+    def runs(self, job_id: str, node: str, state: JobState = JobState.RUNNING, restarts: int = 0) -> None:
         """A job holds this node."""
-        self.jobs[job_id] = Job(job_id, int(job_id), "htc", state, nodes=(node,))
+        self.jobs[job_id] = Job(job_id, int(job_id), "htc", state, nodes=(node,), restarts=restarts)
 
     def reloads(self) -> int:
         """How often Slurm was told to read its configuration anew."""

@@ -20,7 +20,7 @@ from backfill.core.policies.access import People, Role, Roles
 from backfill.drivers.identity.audit import AuditFiles
 from backfill.drivers.identity.directory import NssDirectory
 from backfill.drivers.identity.tokens import SlurmTokens
-from backfill.engine.gate import ACTS_PER_MIN, Caller, GateError, Gatekeeper
+from backfill.engine.gate import ACTS_PER_MIN, SESSION_S, Caller, GateError, Gatekeeper
 from backfill.ports.errors import RefusedError
 from backfill.ui.cli import main
 from backfill.ui.client import AskError, Client
@@ -253,6 +253,20 @@ def test_a_session_reads_by_its_cookie(web: httpx.Client, daemon: LivingDaemon) 
     with pytest.raises(AskError, match="the session is over"):
         Client(str(daemon.socket)).ask("whoami", address="10.0.0.1", **{"as": {"session": name}})
     assert web.post("/api/v1/session").status_code == 401
+
+
+@pytest.mark.parametrize(("token_s", "lasts_s"), [(600.0, 600.0), (7200.0, SESSION_S)])
+def test_a_session_is_over_in_time(token_s: float, lasts_s: float) -> None:
+    """With its token, and after an hour at the latest: the daemon itself says so, whatever a cookie says."""
+    wall = [WALL_S]
+    gate = Gatekeeper(lambda: Roles(), NssDirectory(), AuditMemory(), None, lambda: wall[0])
+    begun = gate.log_in(Caller("ada", Role.READER, "token", "10.0.0.9", WALL_S + token_s))
+    asked: dict[str, object] = {"as": {"session": begun["session"]}, "address": "10.0.0.9"}
+    wall[0] += lasts_s - 1
+    assert gate.caller(asked, 0, acts=False).user == "ada"
+    wall[0] += 1
+    with pytest.raises(GateError, match="the session is over; log in again"):
+        gate.caller(asked, 0, acts=False)
 
 
 # --- the daemon itself ----------------------------------------------------------------------------

@@ -15,7 +15,9 @@ from backfill.core.model.fleet import Instance, InstanceState, Tag
 from backfill.core.model.lifecycle import Cause, HeldJob
 from backfill.core.model.quantities import Resources
 from backfill.engine.execute.confirm import end_job, spared
+from backfill.engine.execute.slurm import in_slurm
 from backfill.engine.looking import Outside
+from backfill.ports.errors import BusyError
 from backfill.ports.workload import ClusterObservation
 from tests.unit.test_stops import job
 
@@ -190,6 +192,20 @@ def test_a_job_is_ended_only_in_the_run_that_was_meant(verb: str) -> None:
     for found in (site(AGAIN, state=None), site(job("7"), state=InstanceState.PAUSED)):
         end_job(found.outside, action)
         assert found.done == []
+
+
+def test_a_job_inside_of_another_is_left_alone_while_that_run_is_there() -> None:
+    """Asked at the last moment: suspended is there too, and another run of it is not."""
+    action = act.EndInside(subject="vn1", generation=1, reason="a test", job_id="8", of="7", restarts=0)
+    for state in (JobState.RUNNING, JobState.SUSPENDED):
+        found = site(job("7", state), job("8"))
+        with pytest.raises(BusyError, match="job 8: job 7, in whose machines it is, is still there"):
+            in_slurm(found.outside, action)
+        assert found.done == []
+    for over in ((), (job("7", JobState.COMPLETED),), (job("7", JobState.RUNNING, 1),)):
+        found = site(*over, job("8"))
+        in_slurm(found.outside, action)
+        assert found.done == ["cancel 8"]
 
 
 def test_a_job_is_left_alone_while_nobody_knows_which_generation_is_there() -> None:

@@ -13,10 +13,10 @@ from backfill.core.model.fleet import Instance, InstanceState, Tag
 from backfill.core.model.quantities import Resources
 from backfill.drivers.libvirt.connection.cables import cards_to_change
 from backfill.drivers.libvirt.connection.domain_xml import Frozen, Label, label_text, parse_label
-from backfill.drivers.libvirt.fencing import freeze
+from backfill.drivers.libvirt.fencing import freeze, release
 from backfill.drivers.libvirt.guest import fencing
 from backfill.drivers.libvirt.settings import LibvirtConfig, Surroundings
-from backfill.ports.errors import BadOutputError, DriverError, UnreachableError
+from backfill.ports.errors import BadOutputError, DriverError, RefusedError, UnreachableError
 
 _DOMAIN = """<domain><devices>
 <interface type='bridge'><mac address='52:54:00:00:00:01'/>{link}</interface>
@@ -82,6 +82,7 @@ class AskedGuest:
     def __init__(self) -> None:
         self.label = Label(Tag("sim", "vn1", 1), Resources(1, 256), 1.5)
         self.lost = False
+        self.done: list[str] = []
 
     def need(self, _host: str, _name: str) -> tuple[Any, Instance]:
         """Return what its hypervisor shows."""
@@ -92,14 +93,20 @@ class AskedGuest:
         """Return its hypervisor."""
         return self
 
-    def with_agent(self, name: str, _work: object, _limit_s: float) -> None:
+    def with_agent(self, name: str, _work: object, _limit_s: float) -> float:
         """Ask the guest, which does as it is told."""
+        self.done.append("ask")
         if self.lost:
             raise UnreachableError(name, "its answer was lost")
+        return 61.5
 
     def set_frozen(self, _name: str, frozen: Frozen) -> None:
         """Write it down."""
         self.label = replace(self.label, frozen=frozen)
+
+    def set_link(self, _name: str, up: bool) -> None:
+        """Pull its cable, or put it back."""
+        self.done.append("up" if up else "down")
 
 
 def test_of_jobs_whose_guest_was_asked_before_nobody_knows_whether_they_ran() -> None:
@@ -114,6 +121,30 @@ def test_of_jobs_whose_guest_was_asked_before_nobody_knows_whether_they_ran() ->
     assert guest.label.frozen.value == "yes"
     guest.set_frozen("vn1", Frozen.NO)
     assert freeze(guest, "bm1", "vn1")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("frozen", [Frozen.NO, Frozen.PERHAPS])
+def test_of_jobs_that_may_have_run_none_is_ended_unrun(frozen: Frozen) -> None:
+    """The guest is not even asked, and its door stays shut."""
+    guest = AskedGuest()
+    guest.set_frozen("vn1", frozen)
+    with pytest.raises(RefusedError, match="its jobs were not frozen before it stopped"):
+        release(guest, "bm1", "vn1", 1.7e9, (42,))  # type: ignore[arg-type]  # as above
+    assert guest.done == []
+    assert guest.label.frozen is frozen
+
+
+def test_the_door_opens_when_the_guest_has_ended_what_was_to_end() -> None:
+    """Not where its answer was lost: then nothing is known, and it is asked again."""
+    guest = AskedGuest()
+    guest.set_frozen("vn1", Frozen.YES)
+    guest.lost = True
+    with pytest.raises(UnreachableError):
+        release(guest, "bm1", "vn1", 1.7e9, (42,))  # type: ignore[arg-type]  # as above
+    assert (guest.done, guest.label.frozen) == (["ask"], Frozen.YES)
+    guest.lost = False
+    assert release(guest, "bm1", "vn1", 1.7e9, (42,)) == 61.5  # type: ignore[arg-type]  # as above
+    assert (guest.done, guest.label.frozen) == (["ask", "ask", "up"], Frozen.NO)
 
 
 def test_a_label_tells_that_its_guest_froze_its_jobs() -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable, Iterator
 from dataclasses import replace
+from itertools import chain, repeat
 from pathlib import Path
 
 import pytest
@@ -94,10 +96,12 @@ def test_force_does_not_remove_the_line_of_a_busy_node(cluster: ConfCluster) -> 
 @pytest.mark.parametrize("state", [JobState.RUNNING, JobState.SUSPENDED])
 def test_the_line_of_a_node_with_a_job_stays(cluster: ConfCluster, state: JobState) -> None:
     """Removing it would end the job; so would changing it, or hiding the node."""
+    cluster.transactions.apply(lambda m: m.with_nodes(line("vn1", LineState.UNKNOWN)), dry=False)
     cluster.states["vn1"] = Node("vn1", NodeBase.IDLE, frozenset({"DRAIN"}))
     cluster.runs("7", "vn1", state)
     before = cluster.managed.read_text()
-    for change in (without_nodes, lambda m: m.with_nodes(line("vn1", cpus=4))):
+    changed, hidden = line("vn1", LineState.UNKNOWN, cpus=4), line("vn1", LineState.FUTURE)
+    for change in (without_nodes, lambda m: m.with_nodes(changed), lambda m: m.with_nodes(hidden)):
         with pytest.raises(BusyError, match="job 7 holds it"):
             cluster.transactions.apply(change, dry=False)
     assert cluster.managed.read_text() == before
@@ -192,6 +196,43 @@ def test_a_slurmctld_that_died_is_waited_for(
     assert cluster.transactions.recover() == ""
 
 
+def test_what_a_dry_slurmctld_refuses_is_not_written(
+    cluster: ConfCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not a byte, and Slurm is not told; where it could not be tried, it is done and said."""
+    before, reloads = cluster.managed.read_text(), cluster.reloads()
+    verdicts = [DryVerdict(True, "X is no word"), DryVerdict(False, "no munge")]
+    monkeypatch.setattr(transaction, "dry_start", lambda *_: verdicts.pop(0))
+    with pytest.raises(RefusedError, match="slurmctld does not take it: X is no word"):
+        cluster.transactions.apply(with_node("vn2"))
+    assert (cluster.managed.read_text(), cluster.reloads()) == (before, reloads)
+    assert cluster.transactions.apply(with_node("vn2")).notes == ("not tried by a dry start: no munge",)
+    assert names(cluster) == {"vn1", "vn2"}
+
+
+def test_a_slurmctld_that_stays_silent_leaves_the_way_back_unfinished(
+    cluster: ConfCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The old file is back, and whether all is well is not known: each start looks again until it is."""
+    before, alive = cluster.managed.read_text(), cluster.look
+    silence: Iterator[bool] = iter(())
+
+    def look() -> ClusterObservation:
+        cluster.deaf = next(silence)
+        return alive()
+
+    monkeypatch.setattr(cluster, "look", look)
+    changes = cluster.transactions
+    for act in (lambda: changes.apply(with_node("vn2"), dry=False), changes.recover):
+        silence = chain([False], repeat(True))  # it answers as this begins, and then no more
+        with pytest.raises(RolledBackError, match="but all is not well: slurmctld: no answer"):
+            act()
+        assert cluster.managed.read_text() == before
+    silence = repeat(False)
+    assert "taken back, nothing is lost" in changes.recover()
+    assert changes.recover() == ""
+
+
 @pytest.mark.parametrize("step", ["look", "end"])
 def test_an_interrupted_change_is_not_judged_by_what_was_long_ago(cluster: ConfCluster, step: str) -> None:
     """The jobs of that time have ended and are forgotten, and another one runs on the new node."""
@@ -269,18 +310,31 @@ def test_what_a_dry_slurmctld_says() -> None:
     assert not judge("").tried
 
 
-def test_a_lost_job_is_noticed(cluster: ConfCluster) -> None:
-    """A job that ran before and has failed with its node after: back."""
+@pytest.mark.parametrize(
+    ("loss", "told"),
+    [
+        (lambda c: c.runs("7", "bm1", JobState.NODE_FAIL), "job 7 lost its node"),
+        (lambda c: c.runs("7", "bm1", restarts=1), "job 7 lost its node"),
+        (lambda c: c.jobs.clear(), "job 7 is gone"),
+        (lambda c: c.gone.add("bm2"), "node bm2 is gone"),
+        (lambda c: c.states.update(bm2=Node("bm2", NodeBase.DOWN)), "node bm2 went DOWN"),
+    ],
+    ids=["failed", "requeued", "forgotten", "node gone", "node down"],
+)
+def test_what_is_lost_is_noticed(
+    cluster: ConfCluster, loss: Callable[[ConfCluster], object], told: str
+) -> None:
+    """A job or a node that was well before and is not after: back."""
     cluster.runs("7", "bm1")
-    moves = iter([cluster.jobs["7"]])
+    moves = iter([loss])
 
     def look_again(step: str) -> None:
         if step == "look" and next(moves, None) is not None:
-            cluster.runs("7", "bm1", JobState.NODE_FAIL)
+            loss(cluster)
 
     transactions = cluster.transactions
     object.__setattr__(transactions, "at", look_again)
-    with pytest.raises(RolledBackError, match="job 7 lost its node"):
+    with pytest.raises(RolledBackError, match=told):
         transactions.apply(with_node("vn2"), dry=False)
     assert names(cluster) == {"vn1"}
 
