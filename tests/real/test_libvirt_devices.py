@@ -39,6 +39,11 @@ class DeviceRig(LibvirtRig):
         listed = self.lab.run(host, ["ls", "/dev/shm"], check=True).stdout.split()
         return sorted(name for name in listed if name.startswith("backfill-"))
 
+    def rights(self, host: str, region: str) -> list[str]:
+        """Mode and size of the file behind a region."""
+        argv = ["stat", "-c", "%a %s %u", f"/dev/shm/{region}"]
+        return self.lab.run(host, argv, check=True).stdout.split()
+
 
 @pytest.fixture(scope="module", params=HYPERVISORS)
 def lab(request: pytest.FixtureRequest) -> Iterator[Lab]:
@@ -62,11 +67,19 @@ class TestRealDevices(InstanceDevicesContract, InstanceMemoryContract):
 def test_the_guest_sees_its_region_until_it_is_given_back(rig: DeviceRig) -> None:
     """While it is plugged the memory cannot be written, and that is said before anything is done.
 
-    Two instances of one job share one region; another job is refused while the rule is one job.
+    Two instances of one job share one region; another job is refused while the rule is one job. Whoever
+    made its file before has nothing of it.
     """
     host = born(rig)
     rig.booted("vn1")
-    rig.provider.hold(Wanted("vn1", host, "7", "ann", regions=(4,)), Sharing.ONE_JOB)
+    trap = f"/dev/shm/backfill-{CLUSTER}-7-{host}"
+    for argv in (["touch", trap], ["chmod", "666", trap], ["chown", "1000", trap]):
+        rig.lab.run(host, argv, check=True)
+    held = rig.provider.hold(Wanted("vn1", host, "7", "ann", regions=(4,)), Sharing.ONE_JOB)
+    user = rig.provider._pool.on(host).qemu_user()
+    assert user is not None
+    private = ["600", str(4 << 20), str(user[0])]
+    assert rig.rights(host, held.regions[0].id) == private
     rig.until(lambda: rig.regions(host, "vn1") == 1)
     assert rig.in_guest(host, "vn1", _AT_ONCE).split() == ["1"]
     hypervisor = rig.provider._pool.on(host)
@@ -79,6 +92,7 @@ def test_the_guest_sees_its_region_until_it_is_given_back(rig: DeviceRig) -> Non
         rig.provider.hold(Wanted("vn2", host, "8", "ann", regions=(4,)), Sharing.ONE_JOB)
     theirs = rig.provider.hold(Wanted("vn2", host, "7", "ann", regions=(4,)), Sharing.ONE_JOB)
     assert {h.regions for h in rig.provider.holdings()} == {theirs.regions}
+    assert rig.rights(host, held.regions[0].id) == private
     rig.provider.give_back(host, "vn1")
     assert not hypervisor.keeps_region("vn1")
     rig.until(lambda: rig.regions(host, "vn1") == 0)

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -31,13 +30,14 @@ from backfill.drivers.libvirt.connection.domains import (
 )
 from backfill.drivers.libvirt.connection.link import Link, machine_name
 from backfill.drivers.libvirt.connection.monitor import has_sent_all, keeps_region, monitor_of, own_disks
+from backfill.drivers.libvirt.connection.shared_memory import make_private, shared_memory
 from backfill.drivers.libvirt.connection.utilisation import CpuMeter
 from backfill.drivers.libvirt.devices.device_xml import from_node_device
 from backfill.drivers.libvirt.guest.agent import Ask, agent_of
 from backfill.drivers.libvirt.migration import transfer
 from backfill.drivers.libvirt.ownership import User, qemu_user
 from backfill.drivers.libvirt.settings import LibvirtLimits, MoveTerms
-from backfill.ports.errors import BusyError, DriverError, NotFoundError, UnreachableError
+from backfill.ports.errors import BusyError, DriverError, NotFoundError, RefusedError, UnreachableError
 from backfill.ports.hostbook import HostBook
 
 _Answer = TypeVar("_Answer")
@@ -55,10 +55,6 @@ _UNDEFINE = (
 )
 
 _COUNT_EVERY_S = 60.0
-_SHARED = "/dev/shm"  # noqa: S108 - where libvirt puts the memory that guests share
-_AS_POOL = f"""
-<pool type='dir'><name>backfill-regions</name><target><path>{_SHARED}</path></target></pool>
-"""
 
 
 class Hypervisor:
@@ -340,17 +336,34 @@ class Hypervisor:
         """Names of all files of the host's shared memory, ours or not."""
 
         def work(connection: Any) -> list[str]:
-            with _shared_memory(connection) as pool:
+            with shared_memory(connection) as pool:
                 pool.refresh()
                 return [str(file.name()) for file in pool.listAllVolumes()]
 
         return self._link.call(self.host, work)
 
+    def make_shared_file(self, name: str, size_mb: int) -> None:
+        """Make sure that QEMU's user alone can open that memory, before a guest has it."""
+        user = self.qemu_user()
+        if user is None:
+            raise RefusedError(
+                name,
+                f"libvirt on {self.host} does not say as whom QEMU runs, so that its memory cannot be kept "
+                "from other users of the host",
+                "name libvirt's system instance in hosts (a uri that ends with /system)",
+            )
+
+        def work(connection: Any) -> None:
+            with shared_memory(connection) as pool:
+                make_private(pool, name, size_mb, user)
+
+        self._link.call(self.host, work)
+
     def remove_shared_file(self, name: str) -> None:
         """Give that memory back to the host. NotFoundError: there is no such file."""
 
         def work(connection: Any) -> None:
-            with _shared_memory(connection) as pool:
+            with shared_memory(connection) as pool:
                 pool.storageVolLookupByName(name).delete()
 
         self._link.call(self.host, work)
@@ -518,27 +531,3 @@ class Hypervisor:
     def _lifecycle(self, _connection: Any, domain: Any, *_details: Any) -> None:
         if self._on_event is not None:
             self._on_event(self.host, str(domain.name()))
-
-
-@contextmanager
-def _shared_memory(connection: Any) -> Iterator[Any]:
-    """Show the host's shared memory as libvirt's storage: the only way to it from another machine."""
-    pool = _somebodys(connection)
-    if pool is not None:
-        yield pool
-        return
-    pool = connection.storagePoolCreateXML(_AS_POOL)
-    try:
-        yield pool
-    finally:
-        pool.destroy()  # libvirt forgets it, and touches no file
-
-
-def _somebodys(connection: Any) -> Any:
-    """Find the storage pool that is there already; None: there is none."""
-    try:
-        return connection.storagePoolLookupByTargetPath(_SHARED)
-    except libvirt.libvirtError as error:
-        if error.get_error_code() == libvirt.VIR_ERR_NO_STORAGE_POOL:
-            return None
-        raise

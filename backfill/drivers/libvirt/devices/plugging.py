@@ -59,6 +59,8 @@ def plug(pool: Pool, host: str, name: str) -> None:
     # The guest counts them by their place, so they go in one after the other.
     for region in holding.regions:
         if region.id not in regions:
+            with pool.one_by_one(f"regions of {host}"):
+                pool.on(host).make_shared_file(region.id, region.size_mb)
             port = free_port(pool.on(host).live_document(name))
             pool.on(host).attach(name, shmem_xml(region.id, region.size_mb, port, token_hex(8)))
     if holding.regions:
@@ -195,7 +197,7 @@ def need_running(pool: Pool, host: str, name: str) -> None:
 def sweep(pool: Pool, host: str) -> None:
     """Remove the shared regions of our cluster on the host that nobody holds: each is memory of it.
 
-    libvirt makes their files and never removes them. What cannot be removed now stays for the next
+    libvirt never removes their files. What cannot be removed now stays for the next
     one that gives a region back there.
     """
     ours = re.compile(rf"backfill-{re.escape(pool.config.cluster)}-\d[\d_+]*(\.\d+)?-{re.escape(host)}")
