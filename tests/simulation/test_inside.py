@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from backfill.core.model.cluster import JobState
-from backfill.core.model.fleet import InstanceState
+from backfill.core.model.fleet import Flavour, InstanceState
 from backfill.core.model.job_machines import MachinesState
 from backfill.core.model.lifecycle import Phase
 from backfill.core.model.sentences import why
@@ -31,6 +31,19 @@ def outer(sim: SimulatedWorld, run_s: float = 60.0, word: str = WORD, **wishes: 
     """A job that has both bare-metal nodes to itself and asks for machines there."""
     given: dict[str, object] = {"num_nodes": 2, "cpus": 8, "exclusive": True, "comment": word}
     return sim.submit("batch", run_s, **{**given, **wishes})  # type: ignore[arg-type]  # fields of SimJob
+
+
+def uneven() -> SimulatedWorld:
+    """A cluster of which one node has nine CPUs, and the other one."""
+    sim = SimulatedWorld()
+    sim.add_partition("batch", tier=10, feature="metal")
+    for host, cpus in (("bm1", 9), ("bm2", 1)):
+        sim.add_host(host, cpus=cpus, features=("metal",))
+    return sim
+
+
+def made(run: Rehearsal, host: str) -> list[Flavour]:
+    return [n.flavour for n in run.world.managed.values() if n.host == host and n.flavour is not None]
 
 
 def state(run: Rehearsal, job: str) -> MachinesState | None:
@@ -118,6 +131,32 @@ def test_what_was_there_has_left_before_they_are_made() -> None:
     run.until(lambda: nothing_left(run, sim), 100)
     assert all(sim.job(one).restarts == 0 for one in low)
     assert sim.audit() == []
+
+
+@pytest.mark.parametrize(("word", "shape"), [(WORD, (1, 400)), (f"{WORD}:mem=256", (1, 256))])
+def test_where_the_nodes_give_unequally_all_are_as_large_as_the_smallest_allows(
+    word: str, shape: tuple[int, int]
+) -> None:
+    """Nine CPUs on one and one on the other: an equal part of all would be more than the other gave."""
+    sim = uneven()
+    run = play(sim, policies(own_machines=INSIDE))
+    job = outer(sim, word=word, cpus=2, memory_mb=2000)
+    run.until(lambda: allocated(run, job), 60)
+    shapes = [(node.cpus, node.memory_mb) for host in ("bm1", "bm2") for node in made(run, host)]
+    assert shapes == [shape, shape]
+    run.until(lambda: nothing_left(run, sim), 200)
+    assert sim.audit() == []
+
+
+def test_more_than_the_smallest_of_its_nodes_gave_is_refused() -> None:
+    """As everywhere, with what it got there."""
+    sim = uneven()
+    run = play(sim, policies(own_machines=INSIDE))
+    job = outer(sim, word=f"{WORD}:cpus=5", cpus=2)
+    run.until(lambda: state(run, job) is MachinesState.GIVEN_BACK, 60)
+    reason = run.world.machines[job].reason
+    assert "take 5 CPUs" in reason
+    assert "the job got 1 CPUs there" in reason
 
 
 @pytest.mark.parametrize("step", STEPS)

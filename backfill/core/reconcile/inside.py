@@ -46,6 +46,8 @@ from backfill.core.reconcile.own_machines import (
 from backfill.core.room import NodeNeed, never, own_need, places_ever
 
 NONE_THERE = "no machines on its nodes"
+# Nodes and jobs are read one after the other: by then each has been read since a job began.
+_READ_S = 30.0
 
 
 def plan_inside(builder: PlanBuilder) -> None:
@@ -57,10 +59,10 @@ def plan_inside(builder: PlanBuilder) -> None:
         job = world.jobs[job_id]
         if job_id in world.machines or not policies.own_machines.asks_inside(job):
             continue
-        size, flavour = _size(builder, job)
-        found = _found(builder, job)
-        if found is None:
+        got, found = _got(builder, job), _found(builder, job)
+        if got is None or found is None:
             continue  # some of them are taken over in a moment
+        size, flavour = _size(builder, job, got)
         request = replace(job.machines or PLAIN, at=(), run=0)
         own = replace(taken_in(builder, job, size, flavour, request), inside=True)
         reason = own.reason
@@ -101,10 +103,35 @@ def _taken_over(builder: PlanBuilder, own: JobMachines, found: list[ManagedNode]
     )
 
 
-def _size(builder: PlanBuilder, job: Job) -> tuple[int, Flavour]:
+def _got(builder: PlanBuilder, job: Job) -> tuple[int, int] | None:
+    """Return CPUs and memory (MB) that the job got on the node with the fewest; None: not read yet.
+
+    Slurm tells the job's CPUs on all nodes together, and how many of each node are given to anybody.
+    What it got of the memory may be by the CPU.
+    """
+    (cpus, memory_mb), there = share(job), [_given(builder, job, name) for name in job.nodes]
+    if sum(there) < job.cpus or 0 in there:
+        builder.wake_at(job.start_s + _READ_S)
+        builder.awaits(Topic.READING)
+        return None if builder.now_s < job.start_s + _READ_S else (cpus, memory_mb)
+    fewest = min(cpus, *there)
+    return fewest, memory_mb * fewest // cpus
+
+
+def _given(builder: PlanBuilder, job: Job, name: str) -> int:
+    """Return how many CPUs of the node the job has at most."""
+    node = builder.world.nodes.get(name)
+    if node is None:
+        return 0
+    others = (other for other in builder.world.jobs_on(name) if other.holds_nodes and other.id != job.id)
+    known = (o.cpus for o in others if len(o.nodes) == 1 and builder.now_s >= o.start_s + _READ_S)
+    return max(0, node.cpus_allocated - sum(known))
+
+
+def _size(builder: PlanBuilder, job: Job, got: tuple[int, int]) -> tuple[int, Flavour]:
     """How many machines, and of what shape: what its word leaves open is an equal part of what it got."""
     usual, wanted = builder.policies.instances.flavour, job.machines or PLAIN
-    cpus, memory_mb = share(job)
+    cpus, memory_mb = got
     memory_mb = max(0, memory_mb - sum(wanted.regions))  # what they share is a part of it, too
     disk_gb = usual.disk_gb if wanted.disk_gb is None else -int(-wanted.disk_gb // 1)
     whole_mb = wanted.memory_mb or memory_mb // wanted.per_node or usual.memory_mb
@@ -317,7 +344,7 @@ def _never(builder: PlanBuilder, own: JobMachines, job: Job) -> Reason | None:
     denied = denied or disk_too_large(builder, wanted) or too_many_ever(builder, own)
     if denied is not None:
         return denied
-    (got_cpus, got_mb), many = share(job), wanted.per_node
+    (got_cpus, got_mb), many = _got(builder, job) or share(job), wanted.per_node
     cpus, memory_mb = own.flavour.cpus * many, own.flavour.memory_mb * many + sum(wanted.regions)
     if cpus > got_cpus or (got_mb and memory_mb > got_mb):
         got = {"got_cpus": got_cpus, "got_mb": got_mb or ""}

@@ -84,6 +84,7 @@ class JobControl:
         now_s = self._events.now_s
         job.state, job.configuring, job.nodes = (JobState.RUNNING, True, tuple(node.name for node in chosen))
         job.start_s, job.clock_s, job.paid_s = now_s, now_s, 0.0
+        job.whole_cpus = sum(node.cpus for node in chosen)
         for node in chosen:
             node.jobs[job.id] = job
             self._books.refresh(node)

@@ -67,6 +67,7 @@ class SimJob(Viewed):
     interactive: bool = False
     state: JobState = JobState.PENDING
     nodes: tuple[str, ...] = ()
+    whole_cpus: int = 0  # of its nodes, while it has them to itself: so many Slurm shows then
     completing: tuple[str, ...] = ()  # nodes that have not confirmed the end
     configuring: bool = False
     held: bool = False
@@ -124,7 +125,7 @@ class SimJob(Viewed):
             name=self.name,
             nodes=self.completing or self.nodes,  # of one that ends Slurm shows those that have not confirmed
             num_nodes=self.num_nodes,
-            cpus=self.cpus,
+            cpus=self.whole_cpus if self.nodes and self.exclusive else self.cpus,
             memory_mb=self.memory_mb,
             priority=0 if self.held else self.priority,
             submit_s=self.submit_s,
