@@ -176,6 +176,28 @@ def test_the_features_of_a_job_name_its_shutdown(tmp_path: Path) -> None:
         assert sorted(p.name for p in all_of_it.iterdir()) == ["shutdowntime"]
 
 
+@pytest.mark.parametrize("later", ["", "1700000300\n"])
+def test_the_features_go_with_the_job(tmp_path: Path, later: str) -> None:
+    """The next one on the machine is told nothing of it; what was written for that one meanwhile stays."""
+    (tmp_path / "sleep").write_text("#!/bin/sh\n")
+    (tmp_path / "sleep").chmod(0o755)
+    own, machine, number = tmp_path / "jobs", tmp_path / "machine", 1_000_000_000 + os.getpid()
+    moved = (agent.JOB_FEATURES, own), (agent.MACHINE_FEATURES, machine)
+    with subprocess.Popen(["cat"], stdin=subprocess.PIPE, env={"SLURM_JOB_ID": str(number)}) as job:
+        for ends_s in (1_700_000_100.0, 1_700_000_200.0):
+            guest = Agent("")
+            agent.announce(guest, "vn1", number, ends_s, 5.0)
+            assert in_shell(guest, *moved, path=f"{tmp_path}:/usr/bin:/bin") == ""
+        assert (machine / "shutdowntime").read_text() == "1700000200\n"
+        if later:
+            (machine / "shutdowntime").write_text(later)
+        assert (own / str(number)).exists()
+        job.communicate()
+    while (own / str(number)).exists():
+        os.sched_yield()
+    assert [path.read_text() for path in machine.iterdir()] == ([later] if later else [])
+
+
 def test_every_user_finds_the_features_whatever_the_agents_umask(tmp_path: Path) -> None:
     """Their folders can be entered, and the files be read."""
     guest = Agent("")

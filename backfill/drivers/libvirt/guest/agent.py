@@ -168,7 +168,19 @@ for file in "$2/$0/shutdowntime_job" "$3/shutdowntime"; do
     rm -f "$new" 2>/dev/null
     failed="${failed:+$failed, }$file cannot be written (${said##*: })"
 done
+if mkdir "$2/$0/watched" 2>/dev/null; then
+    setsid sh -c "$4" "$0" "$2/$0" "$3/shutdowntime" </dev/null >/dev/null 2>&1 &
+fi
 [ -z "$failed" ] || { echo "$failed" >&2; exit 1; }
+"""
+# Both files go with the job: the next one on the machine would take the time for its own. What has been
+# written for another job meanwhile stays. A job that cannot be seen is not waited for.
+_WITHDRAW = """
+there() { grep -qsz "^SLURM_JOB_ID=$0\\$" /proc/[0-9]*/environ; }
+there || { rmdir "$1/watched"; exit; }
+while there; do sleep 5; done
+[ "$(cat "$1/shutdowntime_job")" != "$(cat "$2")" ] || rm -f "$2"
+rm -rf "$1"
 """
 
 
@@ -185,7 +197,7 @@ setsid runuser -u "$user" -- "$@" </dev/null >/dev/null 2>&1 &
 
 def announce(ask: Ask, name: str, job: int, ends_s: float, limit_s: float) -> None:
     """Let the Machine/Job Features in the guest name the time of the job's shutdown."""
-    words = (str(job), str(int(ends_s)), JOB_FEATURES, MACHINE_FEATURES)
+    words = (str(job), str(int(ends_s)), JOB_FEATURES, MACHINE_FEATURES, _WITHDRAW)
     ask_until(ask, name, lambda: ["/bin/sh", "-c", _ANNOUNCE, *words], limit_s)
 
 
