@@ -7,12 +7,13 @@ from dataclasses import replace
 import pytest
 
 from backfill.core.model.cluster import ENDED, Job, JobState
-from backfill.core.model.pilots import slot_of
+from backfill.core.model.pilots import name_of, slot_of
 from backfill.core.model.refusals import Goal
 from backfill.core.model.sentences import why
 from backfill.core.policies.limits import Limits
 from backfill.core.policies.supply import Supply
 from backfill.drivers.simulated.world import SimulatedWorld
+from backfill.ports.errors import RefusedError
 from backfill.sim.scenarios.rehearsal import Rehearsal
 from tests.simulation.policy_cluster import cluster, play, policies
 
@@ -75,6 +76,20 @@ def test_no_more_than_payloads_wait() -> None:
     run.until(lambda: len(alive(sim)) == 2, 60)
     run.run(200.0)
     assert len(pilots(sim)) == 2
+
+
+def test_a_slot_that_slurm_refuses_does_not_keep_the_others_back() -> None:
+    """The rooms are filled by the next ones; where several are refused, the rest is not tried."""
+    sim, run = begun(20)
+    for slot in (1, 3):  # a payload that holds its pilot's rights submits jobs of such names
+        sim.submit("batch", 5.0, name=name_of(slot), user="pilot", held=True, held_by_owner=True)
+    run.until(lambda: len(alive(sim)) == 4, 120)
+    assert sorted(slot_of(job.name, job.comment) or 0 for job in alive(sim)) == [2, 4, 5, 6]
+    sim, run = begun(20)
+    sim.faults.fail("submit_pilot", RefusedError("sbatch", "no"), times=-1)
+    run.run(600.0)
+    tried = {r.subject for r in run.journal.read() if r.kind == "intent" and r.body["t"] == "SubmitPilot"}
+    assert len(tried) <= 4 + SUPPLY.failures
 
 
 def test_never_more_than_the_cap() -> None:

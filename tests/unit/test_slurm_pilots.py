@@ -48,8 +48,23 @@ def test_one_that_lives_is_not_submitted_again(tools: FakeTools, monkeypatch: py
     """The call before had come through, and nobody heard of it: the user's first of that name is the one."""
     monkeypatch.setattr(os, "geteuid", lambda: 0)
     uid = PERSON.pw_uid
-    tools.answer("squeue --name=backfill-pilot-3", f"{uid} 21\n{uid} 9\n0 3\n")
+    mark = mark_of(3)
+    told = f"{uid} 21 {mark}\n{uid} 9 {mark}\n0 3 {mark}\n{uid} 2 (null)\n{uid} 1 {mark}1\n"
+    tools.answer("squeue --name=backfill-pilot-3 -o %U %A %k", told)
     assert submit(tools) == "9"
+    assert tools.changes() == []
+
+
+@pytest.mark.parametrize("comment", ["(null)", "", "mine", "backfill: pilot 31"])
+def test_a_payload_that_takes_a_pilots_name_is_no_pilot(
+    tools: FakeTools, monkeypatch: pytest.MonkeyPatch, comment: str
+) -> None:
+    """Our pilot would wait for it without end: it is named, and others are sent instead."""
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    uid = PERSON.pw_uid
+    tools.answer("squeue --name=backfill-pilot-3 -o %U %A %k", f"0 5 (null)\n{uid} 77 {comment}\n")
+    with pytest.raises(RefusedError, match=r"job 77 of user .* has its name.*scancel 77"):
+        submit(tools)
     assert tools.changes() == []
 
 

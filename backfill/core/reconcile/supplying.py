@@ -161,13 +161,19 @@ def _send(builder: PlanBuilder, pilots: list[Job], taken: set[int], wanted: Pilo
     lately = [job.submit_s for job in pilots if job.submit_s > builder.now_s - MINUTE_S]
     shown = {_slot(job) for job in pilots if _lives(job)}
     left = supply.per_min - len(lately) - len(taken - shown)
-    for slot, limit_s in zip(_free_slots(supply.most, taken), wanted.limits_s, strict=False):
+    limits, stuck = [*wanted.limits_s], 0
+    for slot in _free_slots(supply.most, taken):
+        # What Slurm has refused for several it would refuse for the next.
+        if not limits or stuck >= supply.failures:
+            break
         if left <= 0:
             builder.wake_at(min(lately, default=builder.now_s) + MINUTE_S)
             return limit("supply.per_min", supply.per_min)
-        left -= 1
-        if _submit(builder, slot, limit_s) is not Progress.BEGUN:
-            break  # what Slurm has refused for one it would refuse for the next
+        if _submit(builder, slot, limits[0]) is Progress.BEGUN:
+            left -= 1
+            limits.pop(0)
+        else:
+            stuck += 1
     return None
 
 

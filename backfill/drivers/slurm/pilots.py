@@ -21,9 +21,9 @@ _NO_NAMESPACE = "unshare: "
 def submit(commands: SlurmTools, pilot: PilotSpec) -> str:
     """See PilotSender. Of the same name only one works at a time: that is a singleton for Slurm."""
     person = _person(pilot.user)
-    found = living(commands, pilot.name, person.pw_uid)
-    if found:
-        return found[0]
+    found = _living(commands, pilot, person.pw_uid)
+    if found is not None:
+        return found
     argv = [
         "sbatch",
         "--parsable",
@@ -49,14 +49,25 @@ def submit(commands: SlurmTools, pilot: PilotSpec) -> str:
     return job_id
 
 
-def living(commands: SlurmTools, name: str, uid: int) -> list[str]:
-    """Ids of the jobs of this name and user that wait, run, or are just ending; the first one first.
+def _living(commands: SlurmTools, pilot: PilotSpec, uid: int) -> str | None:
+    """Return the first pilot of this slot that waits, runs, or is just ending; None: there is none.
 
-    The user is looked for here: squeue shows nothing, and ends well, where it does not like one's name.
+    Another job of the user that has its name is in its way, as Slurm lets one of a name work at a time:
+    RefusedError. The user is looked for here: squeue shows nothing, and ends well, where it does not like
+    one's name. %A: of an array that waits the number alone.
     """
-    lines = commands.run(["squeue", "-h", "-a", f"--name={name}", "-o", "%U %i"], name).splitlines()
-    pairs = [line.split() for line in lines if line.strip()]
-    return sorted((job_id for owner, job_id in pairs if owner == str(uid)), key=int)
+    argv = ["squeue", "-h", "-a", f"--name={pilot.name}", "-o", "%U %A %k"]
+    lines = (line.split(" ", 2) for line in commands.run(argv, pilot.name).splitlines())
+    theirs = [line for line in lines if line[0] == str(uid) and len(line) == 3 and line[1].isdecimal()]
+    ours = [job_id for _, job_id, comment in theirs if comment.rstrip() == one_line(pilot.comment)]
+    if ours:
+        return min(ours, key=int)
+    if theirs:
+        said = (
+            f"job {theirs[0][1]} of user {pilot.user} has its name, and Slurm would let the pilot wait for it"
+        )
+        raise RefusedError(pilot.name, said, f"scancel {theirs[0][1]}")
+    return None
 
 
 def withdraw(commands: SlurmTools, job_id: str) -> None:

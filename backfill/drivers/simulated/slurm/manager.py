@@ -363,8 +363,11 @@ class SimulatedSlurm:
                 raise RefusedError(f"user {pilot.user}", "it is root")
             if pilot.partition not in self._books.partitions:
                 raise RefusedError(pilot.name, f"there is no partition {pilot.partition}")
-            same = (job for job in self._books.known.values() if job.name == pilot.name)
-            found = next((j for j in same if j.user == pilot.user and j.state not in ENDED), None)
+            theirs = (job for job in self._books.known.values() if job.user == pilot.user)
+            same = [job for job in theirs if job.name == pilot.name and job.state not in ENDED]
+            found = next((job for job in same if job.comment == pilot.comment), None)
+            if same and found is None:
+                raise RefusedError(pilot.name, f"job {same[0].id} has its name")
             return found.id if found is not None else self.send(pilot)
 
     def withdraw_pilot(self, job_id: str) -> None:
