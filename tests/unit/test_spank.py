@@ -77,6 +77,70 @@ def test_the_plugin_says_for_which_release_it_is(home: Path) -> None:
         build_plugin(made, SlurmVersion(24, 11, 5), "nocc")
 
 
+# What of Slurm the plugin uses. Each word is one of its options, as --name=value; after `:` come those of
+# the next component. For each the job's control environment is printed, as sbatch would send it.
+_TOOL = r"""
+#include <dlfcn.h>
+#include <stdio.h>
+#include <string.h>
+
+struct option { char *name, *arginfo, *usage; int has_arg, val; int (*cb)(int, const char *, int); };
+static struct option *known[32];
+static int many;
+static char environment[1100] = "-";
+
+int spank_context(void) { return 3; }
+int spank_option_register(void *spank, struct option *option) { known[many++] = option; return 0; }
+int spank_job_control_setenv(void *spank, const char *name, const char *value, int over) {
+    snprintf(environment, sizeof environment, "%s=%s", name, value);
+    return 0;
+}
+int spank_job_control_unsetenv(void *spank, const char *name) { strcpy(environment, "-"); return 0; }
+void slurm_error(const char *format, ...) {}
+
+int main(int count, char **words) {
+    void *plugin = dlopen(words[1], RTLD_NOW);
+    int (*init)(void *, int, char **) = dlsym(plugin, "slurm_spank_init");
+    int (*post_opt)(void *, int, char **) = dlsym(plugin, "slurm_spank_init_post_opt");
+    init(0, 0, 0);
+    for (int i = 2; i <= count; i++) {
+        if (i == count || !strcmp(words[i], ":")) {
+            if (post_opt(0, 0, 0)) return 1;
+            puts(environment);
+            continue;
+        }
+        char *value = strchr(words[i], '=');
+        if (value) *value++ = 0;
+        for (int k = 0; k < many; k++)
+            if (!strcmp(known[k]->name, words[i] + 2) && known[k]->cb(known[k]->val, value, 0)) return 2;
+    }
+    return 0;
+}
+"""
+
+
+def sent(home: Path, *words: str) -> list[str]:
+    """What is sent of each component of a job with these options."""
+    (home / "tool.c").write_text(_TOOL)
+    compiler = ["gcc", "-rdynamic", "-o", str(home / "tool"), str(home / "tool.c"), "-ldl"]
+    subprocess.run(compiler, check=True, capture_output=True)
+    build_plugin(home / "vm.so", SlurmVersion(24, 11, 5))
+    argv = [str(home / "tool"), str(home / "vm.so"), *words]
+    return subprocess.run(argv, check=True, capture_output=True, text=True).stdout.splitlines()
+
+
+def test_each_component_of_a_heterogeneous_job_has_its_own_options(home: Path) -> None:
+    """And none of those before; of an option that is given again the last value counts."""
+    first = ("--vcpu-per-vm=2", "--vcpu-per-vm=4", "--ivshmem", "--ivshm-sz=128,256", "--vm-place=spread")
+    second = ("--sriov", "--ivshmem")
+    assert sent(home, *first, ":", *second, ":", ":", "--mem-per-vm=2G") == [
+        "BACKFILL_VM=cpus=4,ivshmem=128+256,place=spread",
+        "BACKFILL_VM=sriov=1,ivshmem=256",
+        "-",
+        "BACKFILL_VM=mem=2048",
+    ]
+
+
 @pytest.mark.parametrize("sites", [None, "", "# the site's\noptional x.so", "include a/*\n"])
 def test_installed_and_removed_is_never(home: Path, sites: str | None) -> None:
     """The site's lines are the same bytes, and a file that was not there is not left there."""

@@ -27,6 +27,7 @@ enum { S_CTX_LOCAL = 1, S_CTX_ALLOCATOR = 3 };
 extern int spank_context(void);
 extern int spank_option_register(spank_t spank, struct spank_option *option);
 extern int spank_job_control_setenv(spank_t spank, const char *name, const char *value, int overwrite);
+extern int spank_job_control_unsetenv(spank_t spank, const char *name);
 extern void slurm_error(const char *format, ...);
 
 const char plugin_name[] = "backfill_vm";
@@ -167,6 +168,10 @@ static size_t put_regions(char *text, size_t at, size_t room) {
     return at + snprintf(text + at, room - at, ",");
 }
 
+/* sbatch, salloc and srun read the options of a heterogeneous job component by component, and call this
+ * after each (22.05 to 26.05). What one asked for is not what the next one asks for, and what stands in the
+ * job's control environment stays there.
+ */
 int slurm_spank_init_post_opt(spank_t spank, int count, char **words) {
     static const char *keys[OPTIONS] = {"per_node", "cpus", "mem", "disk", "image", "network", "sriov"};
     char text[1024] = "";
@@ -184,7 +189,12 @@ int slurm_spank_init_post_opt(spank_t spank, int count, char **words) {
     }
     at = put_regions(text, at, room);
     if (asked[PLACE]) at += snprintf(text + at, room - at, "place=%s,", names[PLACE]);
-    if (!at) return 0;
+    memset(asked, 0, sizeof asked);
+    regions = 0;
+    if (!at) {
+        spank_job_control_unsetenv(spank, "BACKFILL_VM");
+        return 0;
+    }
     text[at - 1] = 0;
     if (spank_job_control_setenv(spank, "BACKFILL_VM", text, 1)) {
         slurm_error("the options for machines of its own cannot be given to the job");
