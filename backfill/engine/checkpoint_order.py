@@ -19,6 +19,11 @@ def checkpoint_order(world: World, job_id: str) -> tuple[str, list[ManagedNode]]
     if job is None or job.state is not JobState.RUNNING:
         state = "unknown to Slurm" if job is None else str(job.state).lower()
         raise CommandError(f"job {job_id or '(none)'} is {state}; only a running job has a state")
+    if "+" in job_id:
+        raise CommandError(
+            f"job {job_id} is a component of a heterogeneous job, and Slurm suspends none of these; "
+            "only a job that is submitted as one can be kept"
+        )
     nodes = []
     for name in job.nodes:
         node = world.managed.get(name)
@@ -44,11 +49,16 @@ def _check_member(world: World, job: Job, node: ManagedNode) -> None:
     host = world.hosts.get(node.host)
     if host is not None and not host.keeps:
         raise CommandError(f"{node.host} keeps no checkpoints, and {node.name} of job {job.id} is there")
+    _need_alone(world, job, node)
+
+
+def _need_alone(world: World, job: Job, node: ManagedNode) -> None:
+    """Raise CommandError where other jobs have a part in the node's state."""
     others = [other.id for other in world.jobs_on(node.name) if other.active and other.id != job.id]
-    if others and len(job.nodes) > 1:
+    if others:
         raise CommandError(
-            f"job {', '.join(others)} runs on {node.name}, too: what is put back would take it along; "
-            f"job {job.id} on {len(job.nodes)} nodes is kept when it is alone there"
+            f"{node.name} has job {', '.join(others)}, too, whose state would go back with that of job "
+            f"{job.id}; try again once job {job.id} is alone there"
         )
 
 
@@ -77,6 +87,7 @@ def put_back_order(
             raise CommandError(f"{name} is not the instance that was kept")
         if node.phase not in (Phase.READY, Phase.PARKED) or node.order is not None:
             raise CommandError(f"{name} is {node.phase}, or another order is under way; wait for it")
+        _need_alone(world, job, node)
         nodes.append(node)
     order = CheckpointOrder(identity, tuple(sorted(parts)), restoring=True)
     return [replace(n, order=order, ordered_s=world.now_s) for n in nodes]

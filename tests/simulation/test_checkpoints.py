@@ -8,7 +8,7 @@ import pytest
 
 from backfill.core.model import changes as ch
 from backfill.core.model.cluster import JobState
-from backfill.core.model.fleet import InstanceState
+from backfill.core.model.fleet import Flavour, InstanceState
 from backfill.core.model.lifecycle import Phase, Rung
 from backfill.core.model.refusals import Goal
 from backfill.core.model.sentences import why as why_not
@@ -139,6 +139,76 @@ def test_only_a_running_job_on_our_nodes_can_be_kept() -> None:
     run.until(lambda: seen_running(run, metal), 10)
     with pytest.raises(CommandError, match="no node of ours"):
         checkpoint_order(run.world, metal)
+
+
+def shared(run_s: float = 100.0) -> tuple[Rehearsal, str]:
+    """A job that runs alone on an instance with room for another one."""
+    wide = replace(policies().instances, flavour=Flavour(cpus=2, memory_mb=256))
+    return on_one_host(run_s, instances=wide)
+
+
+def kept_alone(run: Rehearsal, job: str) -> str:
+    """A checkpoint of the job, which works again."""
+    identity = order(run, job)
+    run.until(lambda: len(run.sim.provider.checkpoints()) == 1, 30)
+    run.until(lambda: not any(m.order for m in run.world.managed.values()), 30)
+    run.until(lambda: seen_running(run, job), 30)
+    return identity
+
+
+def test_a_node_with_another_job_is_neither_kept_nor_put_back() -> None:
+    """The other one's state would go back, too."""
+    run, job = shared()
+    identity = kept_alone(run, job)
+    other = run.sim.submit("htc", 20.0)
+    run.until(lambda: seen_running(run, other), 30)
+    for one, its in ((job, other), (other, job)):
+        with pytest.raises(
+            CommandError, match=f"vn1 has job {its}, too, whose state would go back with that"
+        ):
+            checkpoint_order(run.world, one)
+    with pytest.raises(CommandError, match=f"vn1 has job {other}, too"):
+        put_back_order(run.world, identity, job, 0, {"vn1": 1})
+    run.until(lambda: run.sim.job(other).state is JobState.COMPLETED, 60)
+    put_back(run, job, identity)
+    run.until(lambda: run.sim.job(job).state is JobState.COMPLETED, 200)
+    assert run.sim.audit() == []
+
+
+@pytest.mark.parametrize("restore", [False, True])
+def test_where_another_job_begins_before_the_node_is_closed_nothing_is_kept_or_put_back(
+    restore: bool,
+) -> None:
+    """The order was for one alone; both go on as they were."""
+    run, job = shared()
+    if restore:
+        nodes = put_back_order(run.world, kept_alone(run, job), job, 0, {"vn1": 1})
+    else:
+        run.until(lambda: seen_running(run, job), 10)
+        _, nodes = checkpoint_order(run.world, job)
+    other = run.sim.submit("htc", 20.0)
+    run.until(lambda: running(run, other), 20)
+    before = len(list(run.journal.read()))
+    run.cycle.take([ch.NodeManaged(node) for node in nodes])
+    run.until(lambda: not any(m.order for m in run.world.managed.values()), 60)
+    records = list(run.journal.read())[before:]
+    done = {record.body["t"] for record in records if record.kind == "intent"}
+    assert "SuspendJob" in done
+    assert not done & {"KeepCheckpoint", "PutBackCheckpoint"}
+    assert any(f"jobs {job}, {other} are on vn1 together" in str(record.body) for record in records)
+    run.until(lambda: run.sim.job(job).state is JobState.COMPLETED, 200)
+    assert [run.sim.job(one).restarts for one in (job, other)] == [0, 0]
+    assert run.sim.audit() == []
+
+
+def test_a_component_of_a_het_job_is_refused_before_anything_stops() -> None:
+    """Slurm would not suspend it, and there is no place for a checkpoint of it."""
+    run, job = on_one_host(60.0)
+    run.until(lambda: seen_running(run, job), 10)
+    component = replace(run.world.jobs[job], id=f"{job}+0")
+    run.world.apply(ch.JobSeen(component, run.now_s))
+    with pytest.raises(CommandError, match="is a component of a heterogeneous job"):
+        checkpoint_order(run.world, component.id)
 
 
 def test_suspends_take_turns_at_the_disk() -> None:

@@ -86,9 +86,9 @@ def _keep(
     if all(_is_kept(one) for one in fellows):
         _all_kept(builder, order, fellows)
         return
-    late = _too_late(builder, node, fellows)
-    if late:
-        _leave(builder, fellows, f"no checkpoint {order.id}: {late}")
+    bar = _too_late(builder, node, fellows) or _shared(builder, fellows)
+    if bar:
+        _leave(builder, fellows, f"no checkpoint {order.id}: {bar}")
     elif order.kept or not all(_stands_still(builder, one) for one in fellows):
         return
     elif instance.state is InstanceState.PAUSED:
@@ -130,6 +130,18 @@ def _too_late(builder: PlanBuilder, node: ManagedNode, fellows: Sequence[Managed
             builder.wake_at(over_s)
             if builder.now_s >= over_s:
                 return f"job {held.id} would stand still for longer than it can"
+    return None
+
+
+def _shared(builder: PlanBuilder, fellows: Sequence[ManagedNode]) -> str | None:
+    """Say which node more than one job has to be kept on, if there is one: an order is for one job.
+
+    Another one may begin there until the node is closed.
+    """
+    for one in fellows:
+        held = judge(one.name, one.held, builder.world.jobs).keep
+        if len(held) > 1:
+            return f"jobs {', '.join(job.id for job in held)} are on {one.name} together"
     return None
 
 
@@ -226,6 +238,10 @@ def awaits_state(node: ManagedNode) -> bool:
 def _replace(
     builder: PlanBuilder, node: ManagedNode, order: CheckpointOrder, fellows: Sequence[ManagedNode]
 ) -> None:
+    shared = _shared(builder, fellows)
+    if shared:
+        _fail(builder, order, fellows, shared)
+        return
     reason = f"checkpoint {order.id} was ordered back"
     action = PutBackCheckpoint(
         subject=node.name, generation=node.generation, reason=reason, host=node.host, id=order.id

@@ -351,7 +351,8 @@ def save_in_time(builder: PlanBuilder, node: ManagedNode) -> None:
         builder.refuse(node.name, Goal.CHECKPOINT, because(Code.SEVERAL_JOBS, count=len(jobs)))
         return
     job = jobs[0]
-    if job.state is not JobState.RUNNING or node.name != min(job.nodes):
+    # Slurm suspends no component of a heterogeneous job.
+    if job.state is not JobState.RUNNING or node.name != min(job.nodes) or "+" in job.id:
         return
     last_s = _last_s(job, node)
     cost_s = _cost_s(builder, node)
