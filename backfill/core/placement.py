@@ -18,8 +18,9 @@ from backfill.core.queue import Touched
 from backfill.core.room import NOTHING_MORE, NodeNeed, forbidden, host_full, never, no_memory, numa_full, room
 from backfill.core.world import World
 
-# PLANNED is among them only where it is not known for when.
-_SHUT_FLAGS = frozenset({"MAINT", "RESERVED", "REBOOT_REQUESTED", "POWERED_DOWN", "FAIL"})
+# In Slurm's long words. PLANNED is among them only where it is not known for when.
+_POWER_FLAGS = frozenset({"POWER_DOWN", "POWERING_DOWN", "POWERED_DOWN", "POWERING_UP"})
+_SHUT_FLAGS = frozenset({"MAINTENANCE", "RESERVED", "REBOOT_REQUESTED", "FAIL"}) | _POWER_FLAGS
 
 
 # Whose records may not keep the name from being used anew.

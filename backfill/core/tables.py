@@ -388,7 +388,7 @@ class ReadyIndex:
             reserved = seen is not None and _RESERVED in seen.flags
             idle = ours.idle_since_s is not None and not ours.fleet
             kept = idle and reserved
-            if seen is not None and not (ours.job or seen.drained or "MAINT" in seen.flags):
+            if seen is not None and not (ours.job or seen.drained or "MAINTENANCE" in seen.flags):
                 use = (ours.image, ours.devices, seen.cpus_allocated, reserved)
         before = self._use.get(name)
         if idle == (name in self.idle) and kept == (name in self.kept) and use == before:

@@ -312,6 +312,9 @@ def test_what_slurm_means_to_do_with_a_node_is_known(rig: RealRig) -> None:
     )
     latest_s = time.time()
     assert earliest_s - _SECOND <= seen()[1].maintenance_s - 3600.0 <= latest_s + _SECOND
+    assert "MAINTENANCE" not in seen()[1].flags
+    rig.ctl("scontrol", "update", "ReservationName=works", "StartTime=now")
+    rig.until(lambda: "MAINTENANCE" in seen()[1].flags)  # as the core calls it
     rig.ctl("scontrol", "delete", "ReservationName=works")
     assert seen()[1].maintenance_s == 0
 

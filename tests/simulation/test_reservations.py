@@ -59,10 +59,10 @@ def test_slurm_starts_what_ends_before_and_nothing_else() -> None:
     assert sim.job(long).start_s >= end_s
     assert sim.job(boundless).start_s >= end_s
     flags = sim.slurm.observe().nodes["bm1"].flags
-    assert not flags & {"MAINT", "RESERVED"}
+    assert not flags & {"MAINTENANCE", "RESERVED"}
 
 
-@pytest.mark.parametrize(("maintenance", "flag"), [(True, "MAINT"), (False, "RESERVED")])
+@pytest.mark.parametrize(("maintenance", "flag"), [(True, "MAINTENANCE"), (False, "RESERVED")])
 def test_a_node_tells_what_is_ahead_of_it(flag: str, *, maintenance: bool) -> None:
     """When it will be wanted, that it is, and nothing any more."""
     sim = cluster(hosts=("bm1",))

@@ -210,7 +210,7 @@ class SimNode(Viewed):
         self.planned_s = min(planned, default=0.0)
         self.maintenance_s = min(maintained, default=0.0)
         begun = {one.maintenance for one in left if one.start_s <= now_s}
-        self.kept = "MAINT" if True in begun else "RESERVED" if begun else ""
+        self.kept = "MAINTENANCE" if True in begun else "RESERVED" if begun else ""
 
     def recount(self) -> None:
         """Add up what its jobs use: a suspended one frees its CPUs but not its memory."""

@@ -17,7 +17,7 @@ from backfill.ui.doctor.findings import Defect, Finding, Grade
 # The hook that Slurm kills is late by Slurm's own second.
 _SLACK_S = 1.0
 _FLAT = 65533
-_HELD = frozenset({"DRAIN", "FAIL", "MAINT", "RESERVED"})
+_HELD = frozenset({"DRAIN", "FAIL", "MAINTENANCE", "RESERVED"})
 _ASLEEP = frozenset({"POWER_DOWN", "POWERING_DOWN", "POWERED_DOWN", "POWERING_UP"})
 
 
