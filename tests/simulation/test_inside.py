@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 
 from backfill.core.model.cluster import JobState
@@ -15,6 +17,7 @@ from backfill.core.policies.victims import Extent, Victims
 from backfill.drivers.simulated.world import SimulatedWorld
 from backfill.drivers.store.memory import MemoryJournal
 from backfill.sim.scenarios.rehearsal import Rehearsal
+from tests.simulation.deaths import Death, nothing
 from tests.simulation.policy_cluster import cluster, ended, play, policies, running
 
 INSIDE = OwnMachines(enabled=True, inside=("batch",))
@@ -366,17 +369,7 @@ def killed_after(number: int, *, cancel: bool) -> bool:
     sim, run = begin(cpus=2)
     job = outer(sim, 25.0, cpus=4)
     inner: list[str] = []
-    steps = 0
-
-    def step(what: str) -> bool:
-        nonlocal steps
-        steps += 1
-        if steps != number:
-            return False
-        if cancel:
-            sim.user_cancel(job)
-        sim.at(sim.now_s + 3.0, run.start)
-        return True
+    death = Death(run, number, meanwhile=partial(sim.user_cancel, job) if cancel else nothing)
 
     def over() -> bool:
         if not inner and at(sim, job):
@@ -384,13 +377,12 @@ def killed_after(number: int, *, cancel: bool) -> bool:
         done = ended(sim, job) or sim.job(job).state is JobState.CANCELLED
         return done and run.alive and nothing_left(run, sim)
 
-    run.on_step = step
     run.until(over, 400)
     run.until(lambda: all(sim.job(one).state is not JobState.RUNNING for one in inner), 10)
     assert [v for v in sim.audit() if v.kind != "room" or "still had CPU" in v.text] == []
     after = sim.submit("batch", 5.0, num_nodes=2, cpus=4, exclusive=True)
     run.until(lambda: ended(sim, after), 60)
-    return steps >= number
+    return death.at_s is not None
 
 
 @pytest.mark.parametrize("cancel", [False, True])

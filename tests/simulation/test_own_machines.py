@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 
 import pytest
 
@@ -21,6 +22,7 @@ from backfill.drivers.store.memory import MemoryJournal
 from backfill.engine.narrate import story_line
 from backfill.ports.errors import UnreachableError
 from backfill.sim.scenarios.rehearsal import Rehearsal
+from tests.simulation.deaths import Death, nothing
 from tests.simulation.policy_cluster import TWELVE, cluster, ended, play, policies, running
 
 OWN = OwnMachines(enabled=True)
@@ -545,41 +547,30 @@ def test_a_machine_whose_owner_is_in_no_record_goes_when_it_is_idle() -> None:
     assert sim.audit() == []
 
 
-def killed_after(number: int, kill_at: int, *, cancel: bool = False) -> bool:
+def killed_after(number: int, *, cancel: bool = False) -> bool:
     """A job with two machines, the daemon killed after one step; return True if there was such a step."""
     sim, run = begin(cpus=2)
     job = sim.submit("htc", 15.0, num_nodes=2, cpus=2, comment=WORD)
     other = sim.submit("htc", 5.0, priority=1000)
-    steps = 0
+    death = Death(run, number, meanwhile=partial(sim.user_cancel, job) if cancel else nothing)
     strange: list[str] = []
-
-    def step(what: str) -> bool:
-        nonlocal steps
-        steps += 1
-        if steps != kill_at:
-            return False
-        if cancel:
-            sim.user_cancel(job)
-        sim.at(sim.now_s + 3.0, run.start)
-        return True
 
     def over() -> bool:
         strange.extend(intruders(sim, run))
         done = ended(sim, job) or sim.job(job).state is JobState.CANCELLED
         return done and ended(sim, other) and run.alive and nothing_left(run, sim)
 
-    run.on_step = step
     run.until(over, 400)
     assert strange == []
     assert sim.audit() == []
     assert sim.job(job).restarts == 0
-    return steps >= kill_at
+    return death.at_s is not None
 
 
 @pytest.mark.parametrize("cancel", [False, True])
 def test_a_daemon_killed_after_any_step_leaves_nothing(cancel: bool) -> None:
     """Nothing is held for ever, nothing orphaned, and no other job gets in; cancelled meanwhile or not."""
     number = 1
-    while killed_after(number, number, cancel=cancel):
+    while killed_after(number, cancel=cancel):
         number += 1
     assert number > 25

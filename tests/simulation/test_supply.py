@@ -15,6 +15,7 @@ from backfill.core.policies.supply import Supply
 from backfill.drivers.simulated.world import SimulatedWorld
 from backfill.ports.errors import RefusedError
 from backfill.sim.scenarios.rehearsal import Rehearsal
+from tests.simulation.deaths import Death
 from tests.simulation.policy_cluster import cluster, play, policies
 
 SUPPLY = Supply(
@@ -174,11 +175,7 @@ def test_a_pilot_is_told_when_its_host_is_wanted_after_all() -> None:
 def test_a_daemon_that_is_killed_sends_none_twice(at: int) -> None:
     """Killed at any of its steps and started again: no slot has two pilots, no payload is lost."""
     sim, run = begun(6)
-    run.on_step = lambda what: run.steps == at
-    run.run(20.0)
-    run.on_step = None
-    if not run.alive:
-        run.start()
+    death = Death(run, at, down_s=15.0)
     for _ in range(400):
         run.run(5.0)
         slots = [slot_of(job.name, job.comment) for job in alive(sim)]
@@ -186,3 +183,4 @@ def test_a_daemon_that_is_killed_sends_none_twice(at: int) -> None:
     assert done(sim) == 6
     assert sum(not run_.done for run_ in sim.pool.observe().runs) == 0
     assert sim.audit() == []
+    assert death.at_s is not None
