@@ -151,9 +151,16 @@ class DaemonRig(JobsRig):
         self.ctl("kill", "-CONT", (self.lab.dir / "daemon/daemon.lock").read_text())
 
     def crashed(self) -> None:
-        """Wait until the daemon has died by itself."""
-        self.until(lambda: self.dead, what="the daemon's crash")
+        """Wait until the daemon has killed itself; one that refused to start has not."""
+        assert self.ends() == -signal.SIGKILL, self.picture()
+
+    def ends(self) -> int:
+        """Wait until the daemon has ended by itself; returns its status."""
+        self.until(lambda: self.dead, what="the daemon's end")
+        assert self._process is not None
+        status = self._process.returncode
         self._process = None
+        return status
 
     def _end(self, number: signal.Signals) -> int:
         assert self._process is not None

@@ -344,8 +344,27 @@ def _remember(marks: str, took: Mapping[str, float]) -> None:
     fresh.rename(path)
 
 
-def play(side: Side, waiting: list[Group], room: Room) -> list[str]:
-    """Run all groups; the names of those that failed. What a failed one wrote is shown."""
+def passed(status: int, output: str, named: bool) -> bool:
+    """Whether a group has done what it was begun for.
+
+    All tests of a file may be for other runs, which its text does not tell. Whoever named it wanted some.
+    """
+    if status == _NOTHING_COLLECTED:
+        return not named and "deselected" in output
+    return status == 0
+
+
+def unwanted(files: Iterable[Path], found: Iterable[Group]) -> list[str]:
+    """Those of these files that are in no group."""
+    begun = {file for group in found for file in group.files}
+    return [str(file) for file in files if str(file) not in begun]
+
+
+def play(side: Side, waiting: list[Group], room: Room, named: bool = False) -> list[str]:
+    """Run all groups; the names of those that failed. What a failed one wrote is shown.
+
+    `named`: somebody asked for these very files.
+    """
     durations = _remembered(side.marks)
     took: dict[str, float] = {}
     waiting = in_order(waiting, durations)
@@ -362,7 +381,7 @@ def play(side: Side, waiting: list[Group], room: Room) -> list[str]:
             continue
         name, took_s = ended.group.name, time.monotonic() - ended.began_s
         done = total - len(waiting) - len(side)
-        fine = ended.process.returncode in (0, _NOTHING_COLLECTED)
+        fine = passed(ended.process.returncode, ended.output(), named)
         _tell(ended, f"[{done}/{total}]", fine)
         if fine:
             took[name] = round(took_s, 1)
@@ -403,6 +422,9 @@ def main() -> int:
         for folder in ("tests/real", "tests/contract")
         for path in (ROOT / folder).glob("test_*.py")
     )
+    found = groups(files, given.marks, _remembered(given.marks))
+    if none := unwanted(given.files, found):
+        parser.error(f"{', '.join(none)}: no test there is '{given.marks}'; choose others by --marks")
     home = Path(tempfile.mkdtemp(prefix="bt-", dir=os.environ.get("TMPDIR", "/var/tmp")))
     home.chmod(0o755)
     watch_over(home)
@@ -411,7 +433,7 @@ def main() -> int:
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _stop)
     try:
-        failed = play(side, groups(files, given.marks, _remembered(given.marks)), room)
+        failed = play(side, found, room, named=bool(given.files))
     except KeyboardInterrupt:
         side.kill()
         sweep(home)

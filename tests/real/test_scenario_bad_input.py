@@ -162,7 +162,7 @@ def test_a_second_daemon_with_a_state_directory_of_its_own(rig: DaemonRig) -> No
     rig.freeze()
     with rig.daemon_of(second, "--take-over"):
         rig.thaw()
-        rig.crashed()
+        assert rig.ends() == 69, rig.picture()
         said = f"the lease of this cluster was taken over by .*{state}"
         assert re.search(said, rig.log.read_text()), rig.picture()
     rig.start()

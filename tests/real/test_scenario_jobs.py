@@ -58,6 +58,7 @@ def test_wide_job_takes_both_hosts(rig: DaemonRig, lows: dict[str, str]) -> None
     """A job on two nodes starts when both of them are free."""
     high = rig.high("bm[1-2]", "-N", "2")
     began_s = rig.started(high)
+    both_given_back(rig, lows)
     ended_s = rig.release(high)
     for low in lows.values():
         rig.assert_silent(low, began_s, ended_s)
@@ -67,10 +68,15 @@ def test_wide_job_takes_both_hosts(rig: DaemonRig, lows: dict[str, str]) -> None
 def test_heterogeneous_job_takes_both_hosts(rig: DaemonRig, lows: dict[str, str]) -> None:
     """Each component has a hook of its own; both hosts are given back."""
     high = rig.high("bm1", "-n", "1", ":", "-p", "batch", "-w", "bm2", "-n", "1")
-    rig.until(lambda: all(taken(rig, host) for host in lows), what="both hosts given back")
-    assert all(rig.state(low) == "SUSPENDED" for low in lows.values())
+    both_given_back(rig, lows)
     rig.release(high)
     came_back(rig, *lows.values())
+
+
+def both_given_back(rig: DaemonRig, lows: dict[str, str]) -> None:
+    """Both hosts' instances stand still, and Slurm knows of their jobs that they do."""
+    rig.until(lambda: all(taken(rig, host) for host in lows), what="both hosts given back")
+    assert all(rig.state(low) == "SUSPENDED" for low in lows.values())
 
 
 def taken(rig: DaemonRig, host: str) -> bool:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.real import side_by_side
-from tests.real.side_by_side import ROOT, Group, Meter, Room, groups, in_order
+from tests.real.side_by_side import ROOT, Group, Meter, Room, groups, in_order, passed
 
 REAL = "import pytest\npytestmark = pytest.mark.real\n"
 
@@ -95,6 +95,35 @@ def test_files_whose_tests_are_all_for_longer_runs_are_not_begun(tmp_path: Path)
     assert begun("real and not gate and not soak") == ["some"]
     assert begun("real and not soak") == ["some", "alike"]
     assert begun("soak") == ["some", "alike", "only"]
+
+
+@pytest.mark.parametrize(
+    ("status", "said", "named", "fine"),
+    [
+        (0, "3 passed", True, True),
+        (1, "1 failed", False, False),
+        (5, "8 deselected", False, True),
+        (5, "8 deselected", True, False),
+        (5, "no tests ran", False, False),
+    ],
+)
+def test_a_file_of_which_nothing_ran_has_passed_only_where_all_is_for_other_runs(
+    status: int, said: str, named: bool, fine: bool
+) -> None:
+    """Not where somebody named it, nor where it has no tests at all."""
+    assert passed(status, said, named) is fine
+
+
+def test_a_file_that_is_named_and_not_begun_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Nothing is begun then: who reads that all went well would believe that it ran."""
+    files = written(tmp_path, lab=REAL, plain="def test_nothing_real() -> None: ...")
+    monkeypatch.setattr("sys.argv", ["side_by_side", *map(str, files)])
+    with pytest.raises(SystemExit) as ended:
+        side_by_side.main()
+    assert ended.value.code == 2
+    assert f"{files[1]}: no test there is 'real and not soak'" in capsys.readouterr().err
 
 
 def test_more_begin_only_while_processors_idle() -> None:
