@@ -115,3 +115,15 @@ def test_jobs_are_saved_one_after_the_other() -> None:
     assert "saving.at_once = 1 is reached" in told
     assert {c.job for c in sim.provider.checkpoints()} == set(jobs)
     assert sim.audit() == []
+
+
+def test_components_of_a_het_job_are_not_stopped_for_a_checkpoint() -> None:
+    """Slurm suspends none of them, so that nothing would come of it."""
+    sim = cluster(hosts=("bm1", "bm2"))
+    run = Rehearsal(sim, saving(("bm1", "bm2")), MemoryJournal())
+    parts = sim.submit_components("htc", 1500.0, {}, {})
+    run.until(lambda: running(run, *parts), 60)
+    run.until(lambda: done(sim, parts[0]), 3000)
+    ordered = [r for r in run.journal.read() if r.kind == "phase" and "checkpoint" in str(r.body)]
+    assert ordered == []
+    assert sim.audit() == []
