@@ -170,6 +170,56 @@ def test_a_stale_copy_is_destroyed_also_when_its_host_is_wanted_again() -> None:
     assert "Slurm has requeued job 7" in record.reason
 
 
+@pytest.mark.parametrize(
+    ("old", "why_stale"),
+    [
+        ((job("7", JobState.PENDING, 1), job("8", JobState.PENDING, 1)), "Slurm has requeued job 7"),
+        ((job("7", JobState.COMPLETED), job("8", JobState.COMPLETED)), "its jobs have ended"),
+    ],
+    ids=["requeued", "ended"],
+)
+def test_a_copy_that_is_over_is_kept_for_a_run_that_came_to_its_node_since(
+    old: tuple[Job, ...], why_stale: str
+) -> None:
+    """Somebody lifted the drain: what runs there now is not destroyed with what stood still."""
+    world = world_of(PARKED, *old, job("9", JobState.RUNNING))
+    assert convinced(world, "slurm", "bm1").phase is Phase.PARKED
+    found = plan(world, POLICIES)
+    assert calls(found) == []
+    (refused,) = [r for r in found.refusals if r.key == ("vn1", Goal.REMOVAL, "")]
+    assert refused.code is Code.MAY_HAVE_JOBS
+    assert why_stale in why(refused)
+    world.apply(ch.JobSeen(job("9", JobState.COMPLETED), world.now_s))
+    record = convinced(world, "slurm", "bm1")
+    assert record.phase is Phase.REMOVING
+    assert why_stale in record.reason
+
+
+def test_no_work_is_lost_at_the_end_of_the_ladder_for_a_hook_alone() -> None:
+    """Slurm has not been read since it asked: what stands still stays so until Slurm shows the job."""
+    ladder = Ladder((RungRule(Rung.PAUSE, for_s=10.0), RungRule(Rung.REQUEUE)))
+    rules = replace(POLICIES, hosts=("bm1",), ladder=ladder)
+    world = world_of(PARKED, job("7"), job("8"), hosts=rules.hosts)
+    world.apply(ch.Claimed("9", ("bm1",), world.now_s, waiting=True))
+
+    def planned() -> Plan:
+        found = plan(world, rules)
+        for record in records(found):
+            world.apply(ch.NodeManaged(record))
+        world.apply(ch.Tick(world.now_s + 1.0))
+        world.apply(ch.SourceSeen("bm1", world.now_s))
+        return found
+
+    for found in (planned(), planned(), planned()):
+        assert calls(found) == []
+        (refused,) = [r for r in found.refusals if r.key == ("vn1", Goal.REQUEUE, "")]
+        assert refused.code is Code.HOST_CLAIMED
+    world.apply(ch.JobSeen(Job("9", 9, "batch", JobState.RUNNING, nodes=("bm1",)), world.now_s))
+    world.apply(ch.SourceSeen("slurm", world.now_s))
+    asked = [a for a in (*calls(planned()), *calls(planned())) if isinstance(a, RequeueJob)]
+    assert {a.job_id for a in asked} == {"7", "8"}
+
+
 def test_a_node_whose_host_left_the_policy_file_is_left_alone_and_named() -> None:
     """Nobody can look there: its job stays as it is, and the refusal says what to do."""
     world = world_of(replace(PARKED, host="bm3"), job("7"), job("8"), places={})
