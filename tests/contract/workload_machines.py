@@ -147,7 +147,7 @@ class OwnMachinesContract:
         rig.manager.unpin_job(mine)
         running(rig, rig.hosts[1])
         rig.manager.release_job(mine)
-        await_state(rig, mine, JobState.RUNNING)
+        assert await_state(rig, mine, JobState.RUNNING).nodes == rig.hosts[1:]
 
     def test_a_pinned_node_goes_with_its_pin(self, rig: Rig) -> None:
         """It was never open to others; the other nodes of the job stay its own."""

@@ -8,6 +8,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from backfill.core.model.lifecycle import Rung
+from backfill.core.model.plan import Plan
 from backfill.core.policies.budgets import Budget, Budgets, Of
 from backfill.core.policies.comeback import Comeback
 from backfill.core.policies.ladder import RungRule
@@ -53,12 +54,18 @@ def rules(ladder: tuple[RungRule, ...], warm: int) -> PolicySet:
 )
 @given(st.sampled_from(LADDERS), st.integers(0, 2), lows, highs, accidents())
 def test_a_plan_of_what_is_marked_is_the_plan(
-    ladder: tuple[RungRule, ...], warm: int, low: Work, high: Work, wrong: list[Accident]
+    plans_compared: list[Plan],
+    ladder: tuple[RungRule, ...],
+    warm: int,
+    low: Work,
+    high: Work,
+    wrong: list[Accident],
 ) -> None:
     """Whatever happens outside, plan after plan is equal: actions, refusals, times, their order."""
     day = Day(rules(ladder, warm), shared=bool(warm))
     day.fill(low, high, wrong, odd=True)
     day.run.run(200.0)
+    assert plans_compared
 
 
 def test_another_policy_is_followed_at_once() -> None:

@@ -65,10 +65,12 @@ def test_what_a_trial_ends_with(
 
 
 @pytest.mark.parametrize("script", ["exit 0", "echo '7 leaked clusters'; exit 3"])
-def test_a_disk_that_is_whole(qemu_img: Callable[[str], None], script: str) -> None:
+def test_a_disk_that_is_whole(qemu_img: Callable[[str], None], tmp_path: Path, script: str) -> None:
     """Clusters that nothing refers to are waste, and the guest can go on."""
-    qemu_img(script)
+    asked = tmp_path / "asked"
+    qemu_img(f"echo $* >{asked}; {script}")
     keeping._check_disk("vn1", Path("disk.qcow2"))
+    assert asked.read_text().startswith("check ")
 
 
 def test_a_disk_that_is_corrupt(qemu_img: Callable[[str], None]) -> None:
