@@ -73,17 +73,19 @@ class Start:
         return float(min(at_s for at_s, node in mine if node.get("slurmd_start_s", 0) > 0))
 
 
-def _submit(bed: Bed, *argv: str) -> tuple[str, float, float]:
+def _submit(bed: Bed, *argv: str, word: str = "") -> tuple[str, float, float]:
     """Submit a job; its number, when sbatch was called, and when the script's first line ran."""
     began_s = time.time()
     job = bed.sbatch("-p", "htc", *argv, str(COUNTER), "1", "0.01")
+    if word:
+        bed.lab.run("ctl", ["scontrol", "update", f"JobId={job}", f"AdminComment={word}"], check=True)
     wait_for(lambda: bed.counts(job), _LIMIT_S, f"first line of job {job}")
     return job, began_s, bed.counts(job)[0]
 
 
 def _own(bed: Bed, kind: str) -> dict[str, float]:
     # As job_submit.lua leaves it: else a machine that is there may take it before the daemon holds it.
-    job, began_s, first_s = _submit(bed, "--hold", f"--comment=backfill-vm:image={kind},held=1")
+    job, began_s, first_s = _submit(bed, "--hold", word=f"backfill-vm:image={kind},held=1")
     start = Start(bed, job)
     queued_s, created_s = start.became_s("spawning"), start.outcome_s("CreateInstance")
     registered_s, spawned_s = start.registered_s(), start.became_s("spawned")

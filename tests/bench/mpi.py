@@ -111,8 +111,10 @@ def _script() -> str:
 def _submit(bed: Bed, layout: str, *argv: str) -> str:
     """A job as job_submit.lua leaves it: held until its machines are there."""
     options, word = _LAYOUTS[layout]
-    asks = f"--comment=backfill-vm:held=1,{word}"
-    return bed.sbatch("-p", "htc", "--hold", *options, asks, "-D", "/tmp", *argv)
+    job = bed.sbatch("-p", "htc", "--hold", *options, "-D", "/tmp", *argv)
+    asks = f"AdminComment=backfill-vm:held=1,{word}"
+    bed.lab.run("ctl", ["scontrol", "update", f"JobId={job}", asks], check=True)
+    return job
 
 
 def _shown(bed: Bed, job: str) -> str:
