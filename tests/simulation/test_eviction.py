@@ -226,6 +226,26 @@ def test_a_move_of_parked_work_that_came_to_nothing_is_tried_again() -> None:
     assert sim.audit() == []
 
 
+def test_a_live_move_has_its_time_again_after_a_gap_without_a_daemon() -> None:
+    """It dies between the intent and the call, and a rung's time does not run while nobody can act."""
+    sim = cluster()
+    ladder = Ladder((RungRule(Rung.MIGRATE, within_s=30.0), RungRule(Rung.REQUEUE)))
+    run = Rehearsal(sim, policies(ladder), MemoryJournal())
+    low = sim.submit("htc", 200.0)
+    run.until(lambda: running(run, low), 30)
+    run.run(5.0)
+    sim.faults.fail("migrate", UnreachableError("vn1", "the daemon died before"), times=1)
+    run.on_step = lambda what: what.startswith("intent MigrateInstance")
+    sim.submit("batch", 500.0, required_nodes=("bm1",))
+    run.until(lambda: not run.alive, 10)
+    run.on_step = None
+    run.run(60.0)
+    run.start()
+    run.until(lambda: back_at_work(run, "bm2"), 30)
+    run.until(lambda: sim.job(low).state is JobState.COMPLETED, 300)
+    assert sim.job(low).restarts == 0
+
+
 def test_the_whole_ladder_ends_in_the_queue() -> None:
     """Pause, then suspend, then requeue: the job starts over and ends once."""
     ladder = Ladder(

@@ -109,6 +109,21 @@ def test_a_job_that_leaves_room_is_told_so() -> None:
     assert (answer.ok, answer.reason) == (True, "what runs on the hosts leaves it all that it got")
 
 
+def test_a_second_job_beside_one_that_runs_is_waited_for_like_the_first() -> None:
+    """Slurm has shown long ago what the first one got: the hook of the second begins a wait of its own."""
+    sim = one_host(8)
+    run = play(sim, policies(hosts=("bm1",), victims=NEEDED))
+    jobs = [sim.submit("htc", 1000.0) for _ in range(6)]
+    run.until(lambda: running(sim, *jobs), 60)
+    run.run(5.0)
+    for _ in range(2):
+        sim.submit("batch", 600.0, cpus=1)
+        run.run(60.0)
+        assert ready(run) == 6
+    assert len(run.world.jobs_on("bm1")) == 2
+    assert sim.audit() == []
+
+
 def last_in_first_out(protect_after: int) -> tuple[SimulatedWorld, list[str], bool]:
     """Three long jobs on three CPUs, of which one is wanted for 20 s again and again: the youngest
     is killed, starts over at once and is the youngest again.

@@ -487,9 +487,7 @@ def _too_slow(builder: PlanBuilder, node: ManagedNode) -> bool:
         return False
     if not builder.taken_from(node):
         return False
-    limit_s = node.since_s + builder.rule(node).within_s
-    builder.wake_at(limit_s)
-    if builder.now_s < limit_s:
+    if not builder.overdue(node.since_s, builder.rule(node).within_s):
         return False
     stop = replace(next_rung(builder, node), target=None)
     builder.become(node, Phase.EVICTING, f"the move to {node.target} is too slow", stop=stop)

@@ -9,6 +9,7 @@ from backfill.core.model.actions import PauseInstance, ThrottleInstance
 from backfill.core.model.cluster import Job, Node, end_s
 from backfill.core.model.fleet import Host, Instance, InstanceState
 from backfill.core.model.lifecycle import ABSENT, ManagedNode, Phase, Rung
+from backfill.core.model.operations import HostAllocation
 from backfill.core.model.quantities import NOTHING, Resources
 from backfill.core.model.refusals import Code, Goal, Reason, Words, because
 from backfill.core.policies.budgets import Of
@@ -59,13 +60,20 @@ def wanted_on(world: World, policies: PolicySet, host: str) -> Resources | None:
     if node is None or host in world.closed:
         return None
     holders = world.jobs_on(node.name)
-    known = {j.id for j in holders} | {str(j.raw_id) for j in holders}
-    if any(job_id not in known for job_id in world.takers(host)):
+    if _unshown(world, host):
         return None
     got = _got(node, holders)
     if policies.proof is Proof.MEMORY and any(job.memory_mb == 0 for job in holders):
         return replace(got, memory_mb=world.hosts[host].capacity.memory_mb)
     return got
+
+
+def _unshown(world: World, host: str) -> list[HostAllocation]:
+    """Return the claims on a host whose jobs Slurm does not show on its node yet."""
+    own = world.hosts[host].node
+    holders = world.jobs_on(own) if own is not None else []
+    known = {j.id for j in holders} | {str(j.raw_id) for j in holders}
+    return [claim for claim in world.claims_on(host) if claim.job_id not in known]
 
 
 def _got(node: Node, holders: Iterable[Job]) -> Resources:
@@ -104,16 +112,13 @@ def within(world: World, instance: Instance) -> bool:
 
 
 def _waited_enough(world: World, policies: PolicySet, host: str) -> bool:
-    """Return True if the oldest claim on the host has waited so long that all must leave."""
-    if host in world.closed:
-        return True
-    since_s = min((c.since_s for c in world.claims.values() if host in c.hosts), default=0.0)
-    return world.now_s - since_s >= _PATIENCE * policies.answer_within_s
+    """Return True if a claim on the host has waited so long for Slurm's word that all must leave."""
+    return host in world.closed or world.now_s >= decided_s(world, policies, host)
 
 
 def decided_s(world: World, policies: PolicySet, host: str) -> float:
-    """Return when to stop waiting for Slurm's word on the claims of a host."""
-    since_s = min((c.since_s for c in world.claims.values() if host in c.hosts), default=0.0)
+    """Return when to stop waiting for Slurm's word on the claims of a host that it has not shown yet."""
+    since_s = min((claim.since_s for claim in _unshown(world, host)), default=0.0)
     return since_s + _PATIENCE * policies.answer_within_s
 
 
