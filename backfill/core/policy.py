@@ -55,7 +55,7 @@ class Template:
     )
 
     def flavour_of(self, node: ManagedNode) -> Flavour:
-        """Return the shape of a node's instance: its own, or that of all."""
+        """Return the shape of a node's instance: that with which it was made, where its record has it."""
         return node.flavour or self.flavour
 
 

@@ -362,8 +362,9 @@ def _numbers(held: Iterable[HeldJob]) -> set[str]:
     return {job_id.partition("+")[0] for job_id in ids}
 
 
-# Image, devices that it offers, CPUs given to jobs, and whether a reservation keeps jobs from it.
-Use = tuple[str, tuple[str, ...], int, bool]
+# Image, devices that it offers, its CPUs (0: as many as all), those given to jobs, and whether a
+# reservation keeps jobs from it.
+Use = tuple[str, tuple[str, ...], int, int, bool]
 
 
 # What is reserved is for some jobs only: of an image that some people share, or of an owner whose pin
@@ -389,7 +390,8 @@ class ReadyIndex:
             idle = ours.idle_since_s is not None and not ours.fleet
             kept = idle and reserved
             if seen is not None and not (ours.job or seen.drained or "MAINTENANCE" in seen.flags):
-                use = (ours.image, ours.devices, seen.cpus_allocated, reserved)
+                cpus = 0 if ours.flavour is None else ours.flavour.cpus
+                use = (ours.image, ours.devices, cpus, seen.cpus_allocated, reserved)
         before = self._use.get(name)
         if idle == (name in self.idle) and kept == (name in self.kept) and use == before:
             return

@@ -213,6 +213,7 @@ class NodeStop:
     foreseen: bool = False  # that was chosen by how long its host is expected to be wanted
     warned_s: float | None = None  # when its jobs were told that they have to go
     ran_s: float | None = None  # until when its jobs ran, where that is known: a stop may take many tries
+    told: str | None = None  # why it was stopped, as the drain of its node tells; None: it does not
     counted_s: float | None = None  # up to here, time without a daemon was left out of the rung's
 
 
@@ -299,7 +300,8 @@ class ManagedNode:
     fleet: str = ""  # id of the order of which it is a member
     image: str = ""  # master image; empty: that of the policy file
     devices: tuple[str, ...] = ()  # what it offers of that of which its host has few
-    flavour: Flavour | None = None  # its own shape; None: that of the policy file
+    # The shape with which it was made. None, in old records: that of the policy file, as far as is known.
+    flavour: Flavour | None = None
     job: str = ""  # whose own machine it is, and nobody else's; empty: everybody's
     inside: bool = False  # that job has the host itself: it is within the allocation
     stood: tuple[Stood, ...] = ()  # of its jobs that do not wait for ever

@@ -91,7 +91,7 @@ def _sum(policies: PolicySet, there: Counter[Offer], asked: Asked) -> int:
 def _usable(world: World, policies: PolicySet) -> Counter[Offer]:
     """Return how many instances are there, or will be soon, whatever runs on them now; by kind."""
     found = _booting(world, policies, 1)
-    for (image, devices, _), nodes in _open_to_all(world, policies):
+    for (image, devices, *_), nodes in _open_to_all(world, policies):
         found[image, devices] += nodes
     return found
 
@@ -100,18 +100,21 @@ def _free(world: World, policies: PolicySet) -> Counter[Offer]:
     """CPUs that waiting jobs will find free soon without a new instance, by kind."""
     cpus = policies.instances.flavour.cpus
     found = _booting(world, policies, cpus)
-    for (image, devices, used), nodes in _open_to_all(world, policies):
-        found[image, devices] += nodes * max(0, cpus - used)
+    for (image, devices, own, used), nodes in _open_to_all(world, policies):
+        found[image, devices] += nodes * max(0, (own or cpus) - used)
     return found
 
 
-def _open_to_all(world: World, policies: PolicySet) -> Iterator[tuple[tuple[str, tuple[str, ...], int], int]]:
-    """Yield image, devices and given CPUs of those at work, and how many are alike, but for those
-    that Slurm reserves for somebody: of an image that is for some people only all are."""
-    for (own, devices, used, reserved), nodes in world.ready.alike.items():
+def _open_to_all(
+    world: World, policies: PolicySet
+) -> Iterator[tuple[tuple[str, tuple[str, ...], int, int], int]]:
+    """Yield image, devices, CPUs (0: as many as all) and given CPUs of those at work, and how many are
+    alike, but for those that Slurm reserves for somebody: of an image that is for some people only all are.
+    """
+    for (own, devices, cpus, used, reserved), nodes in world.ready.alike.items():
         image = own or policies.instances.image
         if not reserved or image in policies.environments.private:
-            yield (image, devices, used), nodes
+            yield (image, devices, cpus, used), nodes
 
 
 def _booting(world: World, policies: PolicySet, each: int) -> Counter[Offer]:

@@ -26,7 +26,7 @@ from backfill.core.policies.ladder import RungRule
 from backfill.core.policy import Proof
 from backfill.core.queue import Topic
 from backfill.core.reconcile.builder import PlanBuilder, Progress, budget_lifts_s, ladder_of, most_instances
-from backfill.core.reconcile.held_jobs import marked_in, unrecorded
+from backfill.core.reconcile.held_jobs import marked_in, stop_told_in, unrecorded
 from backfill.core.reconcile.pressure import capacity, hold_back, wanted_on, why_taken
 from backfill.core.room import need_of
 from backfill.core.world import World
@@ -177,7 +177,8 @@ def of_workload(builder: PlanBuilder, node: ManagedNode) -> NodeStop | None:
         return node.stop
     course = _course(builder, node)
     stop = _stop(builder, course, node.stopping.cause, doomed=node.doomed)
-    return replace(stop, drained_s=node.stopping.drained_s) if course.workload else node.stop
+    known = node.stopping
+    return replace(stop, drained_s=known.drained_s, told=known.told) if course.workload else node.stop
 
 
 def change_course(builder: PlanBuilder, node: ManagedNode) -> bool:
@@ -464,6 +465,16 @@ def begin_eviction(
 
 WAITS_FOR = " waits for "  # in the reason of a drain for a job of another node
 NOT_PROVEN = f"{OUR_REASON} not proven yet"  # the reason of a drain until a new node has proven itself
+
+
+def seen_drained(builder: PlanBuilder, node: ManagedNode, seen: Node) -> NodeStop:
+    """Return its stop now that its node is seen drained, with what that drain tells of it.
+
+    A drain from before its stop, for a job of another node or a proof, tells nothing of it.
+    """
+    other = WAITS_FOR in seen.reason or seen.reason == NOT_PROVEN or not seen.drained_by_us
+    told = None if other else stop_told_in(seen)
+    return replace(node.stopping, drained_s=float(builder.now_s), told=told)
 
 
 def was_throttled(builder: PlanBuilder, node: ManagedNode, seen: Node) -> bool:

@@ -31,6 +31,7 @@ from backfill.core.reconcile.course import (
     next_rung,
     of_workload,
     past_the_last,
+    seen_drained,
     stand_still,
     unsafe,
     waits_after_all,
@@ -313,8 +314,7 @@ def _tell_slurm(builder: PlanBuilder, node: ManagedNode) -> None:
         return
     drained_s = node.stopping.drained_s
     if drained_s is None:
-        stop = replace(node.stopping, drained_s=float(builder.now_s))
-        builder.note(node, "stopped and drained", stop=stop)
+        builder.note(node, "stopped and drained", stop=seen_drained(builder, node, seen))
         return
     if builder.world.node_read_s(node.name) <= drained_s:
         builder.awaits(Topic.READING)
@@ -492,8 +492,7 @@ def _closed_to_jobs(builder: PlanBuilder, node: ManagedNode) -> bool:
     if not drained(builder, node, seen):
         return False
     if drained_s is None:
-        stop = replace(node.stopping, drained_s=float(builder.now_s))
-        builder.note(node, "drained", stop=stop)
+        builder.note(node, "drained", stop=seen_drained(builder, node, seen))
         return False
     builder.awaits(Topic.READING)
     return builder.world.node_read_s(node.name) > drained_s

@@ -254,7 +254,7 @@ def _begin(builder: PlanBuilder, fleet: Fleet, name: str, address: str, host: st
         retry=Retry(failures),
         fleet=fleet.id,
         image=own_image(builder.policies, image_of_order(builder, fleet)),
-        flavour=_shape(builder, fleet, host),
+        flavour=_shape(builder, fleet, host) or builder.policies.instances.flavour,
         job=fleet.job,
         inside=bool(fleet.hosts),
     )

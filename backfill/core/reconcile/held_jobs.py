@@ -427,7 +427,7 @@ def mark_anew(builder: PlanBuilder, node: ManagedNode, seen: Node, held: Collect
 
 
 def _drain(node: ManagedNode, held: Collection[HeldJob]) -> DrainNode:
-    reason = f"{OUR_REASON} {node.reason}{mark(node, held)}"
+    reason = f"{OUR_REASON} {node.stopping.told or node.reason}{mark(node, held)}"
     return DrainNode(subject=node.name, generation=node.generation, reason=reason)
 
 

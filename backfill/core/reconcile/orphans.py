@@ -215,11 +215,9 @@ def _phase_of(builder: PlanBuilder, instance: Instance) -> Phase:
     return Phase.BOOTING if unheard and not builder.world.job_index.any_on(instance.name) else Phase.READY
 
 
-def _shape(builder: PlanBuilder, instance: Instance) -> Flavour | None:
-    """Its own shape, where it is not that of all: a job's own machine whose record was lost."""
+def _shape(builder: PlanBuilder, instance: Instance) -> Flavour:
+    """Return its shape: a job's own machine may have another, and the policy file may have had one."""
     usual, found = builder.policies.instances.flavour, instance.resources
-    if found == usual.resources:
-        return None
     return replace(usual, cpus=found.cpus, memory_mb=found.memory_mb)
 
 

@@ -69,8 +69,8 @@ def _missed(builder: PlanBuilder, node: ManagedNode) -> bool:
 
     Nobody could bring its work back then. By an old journal that was done, and it stands still by
     a later stop: where its drain tells of another one, the rung begins anew, and so does its jobs'
-    patience, as of those that no journal knows. Nor is its ladder's end carried out, if it was
-    reached, before the rung before has lasted for that much longer.
+    patience, as of those that no journal knows. In doubt it is the same stop. Nor is its ladder's
+    end carried out, if it was reached, before the rung before has lasted for that much longer.
     """
     stop, (from_s, to_s) = node.stopping, builder.world.away
     missed_s = to_s - max(from_s, stop.since_s)
@@ -78,7 +78,7 @@ def _missed(builder: PlanBuilder, node: ManagedNode) -> bool:
         return False
     reason = f"{missed_s:.0f} s without a daemon do not count"
     since_s, left_s, held = stop.since_s + missed_s, missed_s, node.held
-    if not _told_in_drain(builder, node):
+    if _later_stop(builder, node):
         since_s, left_s, held = to_s, inf, tuple(one.standing_since(to_s) for one in held)
         reason = "its drain does not tell of the stop that the journal has: its rung begins anew"
     counted = rung_before(builder, node, left_s) or replace(stop, since_s=since_s)
@@ -87,10 +87,10 @@ def _missed(builder: PlanBuilder, node: ManagedNode) -> bool:
     return True
 
 
-def _told_in_drain(builder: PlanBuilder, node: ManagedNode) -> bool:
-    """Return True if the drain of its node is of the stop that its record has."""
-    seen = builder.world.nodes.get(node.name)
-    return seen is not None and seen.drained_by_us and stop_told_in(seen) == node.reason
+def _later_stop(builder: PlanBuilder, node: ManagedNode) -> bool:
+    """Return True if the drain of its node tells of another stop than its record has."""
+    seen, told = builder.world.nodes.get(node.name), node.stopping.told
+    return told is not None and seen is not None and seen.drained_by_us and stop_told_in(seen) != told
 
 
 def _await_state(builder: PlanBuilder, node: ManagedNode) -> None:

@@ -227,6 +227,7 @@ def _grow(builder: PlanBuilder, want: Want) -> bool:
         retry=Retry(failures),
         image=own_image(policies, image),
         devices=(want.device,) if want.device else (),
+        flavour=policies.instances.flavour,
     )
     builder.add(SetNode(node, reason))
     return True
