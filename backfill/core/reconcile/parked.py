@@ -199,14 +199,15 @@ def _wait_aside(builder: PlanBuilder, node: ManagedNode, instance: Instance, uns
         return
     movable = ladder_of(builder.policies, node).migrates or unsuspended is Way.MOVE
     movable = movable and node.name not in builder.world.closed
-    kept = kept_in_memory(instance) if movable else None
-    if kept:
-        builder.refuse(node.name, Goal.MOVE, kept)
+    unmoved = kept_in_memory(instance) if movable else None
+    if unmoved:
+        builder.refuse(node.name, Goal.MOVE, unmoved)
     elif movable:
         at_once = unsuspended is Way.MOVE or in_vain(builder, node, node.held, doubtful=True) is not None
-        if _move(builder, node, at_once=at_once):
+        unmoved = _move(builder, node, at_once=at_once)
+        if unmoved is None:
             return
-    _climb(builder, node, instance)
+    _climb(builder, node, instance, unmoved)
 
 
 def _not_stopped(builder: PlanBuilder, node: ManagedNode, instance: Instance | None) -> None:
@@ -296,20 +297,21 @@ def _unsettled(builder: PlanBuilder, node: ManagedNode) -> Reason | None:
     return because(Code.HOST_UNSETTLED, host=node.host, settle_s=settle_s)
 
 
-def _move(builder: PlanBuilder, node: ManagedNode, *, at_once: bool = False) -> bool:
-    """Move to another host that has room; say why where none has."""
-    ready_s = node.since_s + builder.policies.comeback.move_after_s
-    if not at_once and builder.now_s < ready_s:
-        builder.wake_at(ready_s)
-        return False
+def _move(builder: PlanBuilder, node: ManagedNode, *, at_once: bool = False) -> Reason | None:
+    """Move to another host that has room; return why not where it does not, which is said."""
+    move_after_s = builder.policies.comeback.move_after_s
+    if not at_once and builder.now_s < node.since_s + move_after_s:
+        builder.wake_at(node.since_s + move_after_s)
+        return because(Code.MOVES_LATER, after_s=move_after_s)
     pays_s, full = builder.policies.gaps.return_pays_s, builder.budget_full()
     need = need_of(builder.world, builder.policies, node)
     builder.awaits(Topic.ROOM)
     target, why_not = find_host(builder.world, builder.policies, pays_s, skip=node.host, need=need)
     full = full or unplaced(builder)
     if target is None or full:
-        builder.refuse(node.name, Goal.MOVE, full or no_host(why_not.values()))
-        return False
+        unmoved = full or no_host(why_not.values())
+        builder.refuse(node.name, Goal.MOVE, unmoved)
+        return unmoved
     operation = builder.operation(
         MigrateInstance(
             subject=node.name, generation=node.generation, reason="", host=node.host, target=target
@@ -317,26 +319,29 @@ def _move(builder: PlanBuilder, node: ManagedNode, *, at_once: bool = False) -> 
     )
     if operation is not None and (operation.final or builder.now_s < operation.not_before_s):
         builder.wake_at(operation.not_before_s)
-        builder.refuse(node.name, Goal.MOVE_TO, call_failed(operation.problem), target)
-        return False
+        unmoved = call_failed(operation.problem)
+        builder.refuse(node.name, Goal.MOVE_TO, unmoved, target)
+        return unmoved
     builder.become(
         node,
         Phase.MOVING,
         f"host {target} has room, {node.host} is busy",
         stop=replace(node.stopping, target=target),
     )
-    return True
+    return None
 
 
-def _climb(builder: PlanBuilder, node: ManagedNode, instance: Instance) -> None:
-    """Stay on the rung for its time, then take the next."""
+def _climb(
+    builder: PlanBuilder, node: ManagedNode, instance: Instance, unmoved: Reason | None = None
+) -> None:
+    """Stay on the rung for its time, then take the next. `unmoved`: why it does not move, if it may."""
     rule = builder.rule(node)
     match rule.rung:
         case Rung.SUSPEND if instance.state is InstanceState.PAUSED:
             _suspend(builder, node)
             return
         case Rung.MIGRATE:
-            _without_move(builder, node, instance)
+            _without_move(builder, node, instance, unmoved)
             return
         case Rung.REQUEUE | Rung.CANCEL:
             if not waits_after_all(builder, node):
@@ -356,11 +361,18 @@ def _climb(builder: PlanBuilder, node: ManagedNode, instance: Instance) -> None:
         builder.wake_at(node.stopping.since_s + rule.for_s)
 
 
-def _without_move(builder: PlanBuilder, node: ManagedNode, instance: Instance) -> None:
-    """Go on to the rung after a move, unless it is known only soon what room there is elsewhere."""
+def _without_move(
+    builder: PlanBuilder, node: ManagedNode, instance: Instance, unmoved: Reason | None
+) -> None:
+    """Go on to the rung after a move, unless the time for it comes, or it is known only soon where to."""
     kept = kept_in_memory(instance)
-    if kept or unplaced(builder) is None:
-        climb(builder, node, sentence(kept) if kept else "no other host has room")
+    why = kept or unmoved or because(Code.MOVES_NOT)
+    over_s = node.stopping.since_s + builder.rule(node).within_s
+    if why.code is Code.MOVES_LATER and builder.now_s < over_s:
+        builder.wake_at(over_s)
+        builder.refuse(node.name, Goal.MOVE, why)
+    elif kept or unplaced(builder) is None:
+        climb(builder, node, "no other host has room" if why.code is Code.NO_HOST else sentence(why))
 
 
 def _hopeless(builder: PlanBuilder, node: ManagedNode, rule: RungRule) -> Reason | None:
@@ -433,7 +445,12 @@ def _give_to_queue(builder: PlanBuilder, node: ManagedNode) -> None:
 
 def _may_begin_anew(builder: PlanBuilder, node: ManagedNode, verdict: Verdict, reason: str) -> bool:
     if node.condemned is None and not verdict.apart and _host_is_free_again(builder, node):
-        return False  # else this would be taken back at once; what is only in doubt waits for a person
+        # Else this would be taken back at once; what is only in doubt waits for a person.
+        shut = closed(builder.world, node.host, builder.policies.limits, node)
+        if shut is not None:
+            shut = because(Code.HOST_SHUT, host=node.host, why=shut)
+            builder.refuse(node.name, Goal.REQUEUE, shut.after(reason))
+        return False
     unsure = only_claimed(builder, node)
     if unsure:
         builder.refuse(node.name, Goal.REQUEUE, unsure.after(reason))
