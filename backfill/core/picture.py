@@ -241,6 +241,11 @@ class Picture:
         node = None if known is None else known.node
         return host in self.closed or self.job_index.any_on(node) or self.claim_index.any_on(host)
 
+    def lost(self, host: str) -> bool:
+        """Return True if nothing is on the host any more: it is silent, and people say that it is off."""
+        known = self.hosts.get(host)
+        return host in self.off and known is not None and not known.reachable
+
     def takers(self, host: str) -> tuple[str, ...]:
         """Return ids of the jobs that have, or were just given, the host's own node."""
         if not self.taken(host):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from math import inf
 from typing import Any
 
 from backfill.core.model import changes as ch
@@ -278,6 +279,8 @@ class World(Picture):
             (self.burst.add if host.node is None else self.burst.discard)(host.name)
             if known != host:
                 self.queue.host_seen(host.name)
+                if self.lost(host.name):
+                    self._settle_doubts(host.name)
 
     def _instance_seen(self, change: ch.InstanceSeen) -> None:
         instance = change.instance
@@ -420,6 +423,8 @@ class World(Picture):
                 known.pop(change.subject, None)
                 if change.on and (known is self.closed or change.off):
                     known[change.subject] = change.reason
+            if self.lost(change.subject):
+                self._settle_doubts(change.subject)
         self.queue.everything()
 
     # --- calls that may have acted although they failed ----------------------------------------
@@ -427,16 +432,21 @@ class World(Picture):
     def _doubt(self, name: str, host: str, at_s: float) -> None:
         """Doubt where an instance is: a call that was to bring it to `host` failed, and may have acted."""
         known = self.managed.get(name)
-        hosts = {host, known.host} if known is not None and known.host else {host}
-        self.doubts[name] = UncertainOutcome(at_s, frozenset(hosts))
-        self.queue.outcome_doubted(name, hosts)
+        named = {host, known.host} if known is not None and known.host else {host}
+        hosts = frozenset(one for one in named if not self.lost(one))
+        if hosts:
+            self.doubts[name] = UncertainOutcome(at_s, hosts)
+        self.queue.outcome_doubted(name, named)
 
-    def _settle_doubts(self, host: str, seen_s: float) -> None:
-        """Settle doubts by a reading of the host: the instance is where it was seen, not where it was not."""
+    def _settle_doubts(self, host: str, seen_s: float = inf) -> None:
+        """Settle doubts by a reading of the host: the instance is where it was seen, not where it was not.
+
+        On one that is lost there is nothing, whatever was seen there before.
+        """
         for name, doubt in tuple(self.doubts.items()):
             if host not in doubt.hosts or seen_s < doubt.at_s:
                 continue
-            there = self.instances.get((host, name))
+            there = None if self.lost(host) else self.instances.get((host, name))
             found = there is not None and there.state is not InstanceState.MIGRATING
             left = doubt.hosts - {host}
             if found or not left:

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import pytest
+
 from backfill.core.model import changes as ch
-from backfill.core.model.lifecycle import Phase
+from backfill.core.model.cluster import JobState
+from backfill.core.model.lifecycle import Phase, Rung
+from backfill.core.model.refusals import Code, Goal
+from backfill.core.policies.comeback import Comeback
+from backfill.core.policies.ladder import Ladder, RungRule
 from backfill.sim.scenarios.rehearsal import Rehearsal
-from tests.simulation.policy_cluster import cluster, ended, play, policies, running
+from tests.simulation.policy_cluster import cluster, ended, phases, play, policies, running
 
 
 def said_off(run: Rehearsal, host: str) -> None:
@@ -73,3 +79,46 @@ def test_a_host_that_comes_back_all_the_same_keeps_no_copy() -> None:
     run.until(lambda: name not in run.world.managed, 300)
     sim.join_host(host)
     run.until(lambda: name not in sim.hosts[host].instances, 60)
+
+
+MOVES = RungRule(Rung.MIGRATE, within_s=60.0)
+ASIDE = RungRule(Rung.PAUSE, within_s=1.0, for_s=400.0)
+
+
+@pytest.mark.parametrize("ladder", [Ladder((ASIDE, MOVES, RungRule(Rung.REQUEUE))), Ladder((MOVES, ASIDE))])
+def test_a_move_from_a_host_that_burns_meanwhile_awaits_word_of_it(ladder: Ladder) -> None:
+    """Whether the copy is still there nobody can see; that is said until people say that it is off."""
+    sim = cluster(1)
+    run = play(sim, policies(ladder=ladder, comeback=Comeback(move_after_s=10.0)))
+    job = sim.submit("htc", 300.0)
+    run.until(lambda: running(sim, job), 60)
+    run.run(10.0)
+    host = run.world.managed["vn1"].host
+    sim.submit("batch", 5000.0, required_nodes=(host,))
+    run.until(lambda: bool(phases(run, Phase.MOVING)), 60)
+    run.run(0.5)
+    sim.kill_host(host)
+    run.run(60.0)
+    assert phases(run, Phase.MOVING) == {"vn1"}
+    (refused,) = (r for r in run.cycle.last.refusals if (r.subject, r.wanted) == ("vn1", Goal.MOVE_TO))
+    assert refused.code is Code.MAY_BE_THERE
+    said_off(run, host)
+    run.until(lambda: sim.job(job).restarts == 1, 60)
+    run.until(lambda: ended(sim, job), 400)
+    assert sim.audit() == []
+
+
+def test_an_instance_in_the_making_goes_with_its_host() -> None:
+    """The call that was to create it failed and may have acted; off for good, the host has none of it."""
+    sim = cluster(1)
+    run = play(sim, policies())
+    job = sim.submit("htc", 100.0)
+    run.until(lambda: bool(phases(run, Phase.BOOTING)), 10)
+    host = run.world.managed["vn1"].host
+    sim.kill_host(host)
+    run.run(30.0)
+    assert "vn1" in run.world.doubts
+    said_off(run, host)
+    run.until(lambda: sim.job(job).state is JobState.COMPLETED, 300)
+    assert run.world.doubts == {}
+    assert phases(run, Phase.REMOVING) == set()

@@ -26,7 +26,7 @@ from backfill.core.model.lifecycle import (
     Rung,
     Suspicion,
 )
-from backfill.core.model.refusals import Code, Goal, Reason, because, limit
+from backfill.core.model.refusals import Code, Goal, Reason, Words, because, limit
 from backfill.core.model.sentences import sentence
 from backfill.core.policies.workloads import AtEnd
 from backfill.core.queue import Topic
@@ -336,8 +336,17 @@ def lost(builder: PlanBuilder, node: ManagedNode, instance: Instance | None) -> 
 
 def lost_with(builder: PlanBuilder, host: str) -> bool:
     """Return True if nothing is on the host any more: it is silent, and people say that it is off."""
-    known = builder.world.hosts.get(host)
-    return host in builder.world.off and known is not None and not known.reachable
+    return builder.world.lost(host)
+
+
+def awaited(builder: PlanBuilder, node: ManagedNode) -> Reason | None:
+    """Return which silent host has to be read before it is known whether a call that failed has acted."""
+    doubt = builder.world.doubts.get(node.name)
+    for name in sorted(doubt.hosts) if doubt is not None else ():
+        host = builder.world.hosts.get(name)
+        if host is not None and not host.reachable:
+            return because(Code.MAY_BE_THERE, host=name, said=Words(host.problem))
+    return None
 
 
 def forget_lost(builder: PlanBuilder, node: ManagedNode) -> bool:

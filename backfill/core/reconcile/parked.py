@@ -20,7 +20,7 @@ from backfill.core.queue import Topic
 from backfill.core.reconcile.admission import unplaced
 from backfill.core.reconcile.builder import PlanBuilder, Progress, kept_in_memory, ladder_of, suspend, tell
 from backfill.core.reconcile.checkpoints import awaits_state, step_ordered
-from backfill.core.reconcile.condemn import end_overdue, kept_apart, lost, over, permit, stale
+from backfill.core.reconcile.condemn import awaited, end_overdue, kept_apart, lost, over, permit, stale
 from backfill.core.reconcile.course import (
     climb,
     in_vain,
@@ -460,7 +460,9 @@ def _may_begin_anew(builder: PlanBuilder, node: ManagedNode, verdict: Verdict, r
 
 def step_moving(builder: PlanBuilder, node: ManagedNode) -> None:
     """Wait for the migration; look at both hosts, not at the error, to know where it is."""
-    places = [i for i in builder.world.places_of(node.name) if i.tag.generation == node.generation]
+    world = builder.world
+    seen = [i for i in world.places_of(node.name) if i.tag.generation == node.generation]
+    places = [i for i in seen if not world.lost(i.host)]
     target = node.target
     if target is None:
         builder.become(node, _back_phase(builder, node), "nobody knows where it was to move")
@@ -474,7 +476,7 @@ def step_moving(builder: PlanBuilder, node: ManagedNode) -> None:
     )
     if _too_slow(builder, node):
         return
-    if builder.world.running(_key(builder, action)) or node.name in builder.world.doubts:
+    if _unknown_where(builder, node, action):
         return
     at = {i.host: i for i in places if i.state is not InstanceState.MIGRATING}
     if target in at and node.host not in at:
@@ -495,6 +497,16 @@ def step_moving(builder: PlanBuilder, node: ManagedNode) -> None:
         builder.become(node, _back_phase(builder, node), reason, stop=replace(node.stopping, target=None))
         return
     builder.do(action)
+
+
+def _unknown_where(builder: PlanBuilder, node: ManagedNode, action: MigrateInstance) -> bool:
+    """Return True while its call runs, or may have acted although it failed: its hosts are read first."""
+    if node.name not in builder.world.doubts:
+        return builder.world.running(_key(builder, action))
+    silent = awaited(builder, node)
+    if silent:
+        builder.refuse(node.name, Goal.MOVE_TO, silent, action.target)
+    return True
 
 
 def _too_slow(builder: PlanBuilder, node: ManagedNode) -> bool:

@@ -13,6 +13,7 @@ from backfill.core.queue import Topic
 from backfill.core.reconcile.builder import PlanBuilder, Progress, tell
 from backfill.core.reconcile.condemn import (
     COPY_IS_LOST,
+    awaited,
     cancel_of,
     clear,
     condemn,
@@ -201,7 +202,7 @@ def _unsure(builder: PlanBuilder, node: ManagedNode) -> Reason | None:
     # A move that an earlier daemon began may have ended since, on a host that the books do not name.
     others = reachable(builder) if node.found else ()
     unread = next((name for name in others if unread_since(world, name, node)), None)
-    return None if unread is None else because(Code.UNREAD_SINCE, host=unread)
+    return awaited(builder, node) if unread is None else because(Code.UNREAD_SINCE, host=unread)
 
 
 def _leave_slurm(builder: PlanBuilder, node: ManagedNode) -> None:
