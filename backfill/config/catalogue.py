@@ -79,20 +79,22 @@ def take_in(reader: Reader, found: dict[str, Any]) -> Reader | None:
         rules = tuple(entry.rule(name) for name, entry in sorted(images.items()))
         entries = (*given.entries, *_environments(images))
         particular = tuple(rule for rule in rules if rule.says_something)
-        named = _of_clouds(found, entries) or tuple(sorted(images))
-        found["environments"] = Environments(entries, particular, named)
+        found["environments"] = Environments(entries, particular, _named_images(found, entries, images))
     return own
 
 
-def _of_clouds(found: dict[str, Any], entries: tuple[Environment, ...]) -> tuple[str, ...]:
-    """Return the images that the file names for servers in clouds; none where hosts have a catalogue."""
+def _named_images(
+    found: dict[str, Any], entries: tuple[Environment, ...], images: dict[str, ImageEntry]
+) -> tuple[str, ...]:
+    """Return all images that the file names for hosts of any kind."""
     hosts, openstack, instances = (found.get(name, BAD) for name in ("hosts", "openstack", "instances"))
     if hosts is BAD or not isinstance(openstack, OpenStackEntry) or not isinstance(instances, Template):
-        return ()
+        return tuple(sorted(images))
     providers = {host.provider for host in hosts}
-    if Provider.OPENSTACK not in providers or Provider.LIBVIRT in providers:
-        return ()
-    return tuple(sorted({instances.image, *openstack.images, *(entry.image for entry in entries)}))
+    if Provider.OPENSTACK not in providers:
+        return tuple(sorted(images))
+    named = {instances.image, *openstack.images, *(entry.image for entry in entries)}
+    return tuple(sorted(named | images.keys() if Provider.LIBVIRT in providers else named))
 
 
 def _environments(images: dict[str, ImageEntry]) -> Iterator[Environment]:

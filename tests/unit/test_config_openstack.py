@@ -8,7 +8,7 @@ import pytest
 
 from backfill.drivers.openstack.settings import CloudPlace
 from backfill.ui.assemble import openstack_config
-from tests.unit.policy_files import loaded, sentences, text
+from tests.unit.policy_files import LIBVIRT, LIBVIRT_HOST, loaded, sentences, text
 
 HOSTS = "hosts: [{name: east, provider: openstack, node: null, cloud: mycloud}]"
 POOL = "{name: more, provider: openstack, node: null, cloud: mycloud}"
@@ -82,3 +82,14 @@ def test_images_in_a_cloud_are_those_of_the_file(tmp_path: Path, more: str) -> N
     assert config.openstack is not None
     made = openstack_config(config, config.openstack, list(config.hosts))
     assert made.shape.images == {"default": "node", "gold": "gold", "mpi": "mpi-2024"}
+
+
+def test_beside_libvirt_a_cloud_keeps_the_images_that_are_its_own(tmp_path: Path) -> None:
+    """An environment whose image only the cloud has gets servers there."""
+    hosts = LIBVIRT_HOST[:-1] + ", " + HOSTS.partition("[")[2]
+    section = SECTION + "  images: {default: node, gold: g1}\n" + GOLD
+    config = loaded(tmp_path, text(LIBVIRT, section, hosts=hosts))
+    assert config.policies.environments.images == ("default", "gold")
+    assert config.openstack is not None
+    made = openstack_config(config, config.openstack, list(config.hosts))
+    assert made.shape.images == {"default": "node", "gold": "g1"}
