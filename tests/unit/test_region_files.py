@@ -9,7 +9,7 @@ import libvirt
 import pytest
 
 from backfill.drivers.libvirt.connection.hypervisor import Hypervisor
-from backfill.drivers.libvirt.connection.shared_memory import make_private
+from backfill.drivers.libvirt.connection.shared_memory import is_mapped, make_private
 from backfill.drivers.libvirt.settings import LibvirtLimits
 from backfill.ports.errors import RefusedError
 
@@ -31,24 +31,62 @@ def files() -> Iterator[Any]:
     connection.close()
 
 
+def make(files: Any, mapped: bool = False) -> bool:
+    return make_private(files, NAME, 4, QEMU, lambda: mapped)
+
+
+def there(files: Any, mode: str, owner: int) -> None:
+    files.createXML(_FILE.format(NAME, _RIGHTS.format(mode, owner)))
+
+
 def test_a_region_is_made_for_the_emulators_user_alone(files: Any) -> None:
     """Of its size, before QEMU makes it for everybody; the second machine of the job finds it."""
-    for _ in range(2):
-        make_private(files, NAME, 4, QEMU)
+    for mapped in (False, True):
+        assert make(files, mapped)
     document = files.storageVolLookupByName(NAME).XMLDesc()
     assert "<mode>0600</mode>" in document
     assert "<owner>64055</owner>" in document
     assert f"<capacity unit='bytes'>{4 << 20}</capacity>" in document
 
 
-@pytest.mark.parametrize(("mode", "owner"), [("0666", 1000), ("0644", 64055), ("0600", 1000)])
+@pytest.mark.parametrize(("mode", "owner"), [("0666", 1000), ("0600", 1000)])
 def test_what_somebody_has_put_there_before_is_not_used(files: Any, mode: str, owner: int) -> None:
     """He could read the memory, or write to it."""
-    files.createXML(_FILE.format(NAME, _RIGHTS.format(mode, owner)))
-    make_private(files, NAME, 4, QEMU)
+    there(files, mode, owner)
+    assert make(files)
     (file,) = (one for one in files.listAllVolumes() if one.name() == NAME)
     assert "<mode>0600</mode>" in file.XMLDesc()
     assert "<owner>64055</owner>" in file.XMLDesc()
+
+
+def test_what_somebody_put_there_stays_while_a_machine_has_it(files: Any) -> None:
+    """Another file of that name would part the machines of the job, and neither would know."""
+    there(files, "0666", 1000)
+    with pytest.raises(RefusedError, match=f"{NAME}: its file in /dev/shm is another user's"):
+        make(files, mapped=True)
+    assert "<mode>0666</mode>" in files.storageVolLookupByName(NAME).XMLDesc()
+
+
+@pytest.mark.parametrize("mapped", [True, False])
+def test_memory_that_the_emulator_made_keeps_its_words(files: Any, mapped: bool) -> None:
+    """A build before this let QEMU make it: the job's machines have it, or it waits for parked ones."""
+    there(files, "0644", QEMU[0])
+    assert not make(files, mapped)
+    assert "<mode>0644</mode>" in files.storageVolLookupByName(NAME).XMLDesc()
+
+
+def test_a_running_machine_shows_what_it_has(files: Any) -> None:
+    """Only that region counts as mapped."""
+    connection = files.connect()
+    shmem = f"<shmem name='{NAME}'><model type='ivshmem-plain'/><size unit='M'>4</size></shmem>"
+    machine = connection.createXML(
+        f"<domain type='test'><name>vn1</name><memory>1024</memory><os><type>hvm</type></os>"
+        f"<devices>{shmem}</devices></domain>"
+    )
+    assert is_mapped(connection, NAME)
+    assert not is_mapped(connection, f"{NAME}.2")
+    machine.destroy()
+    assert not is_mapped(connection, NAME)
 
 
 def test_without_a_user_to_give_it_to_nothing_is_shared() -> None:

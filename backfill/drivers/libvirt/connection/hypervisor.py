@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -30,7 +31,7 @@ from backfill.drivers.libvirt.connection.domains import (
 )
 from backfill.drivers.libvirt.connection.link import Link, machine_name
 from backfill.drivers.libvirt.connection.monitor import has_sent_all, keeps_region, monitor_of, own_disks
-from backfill.drivers.libvirt.connection.shared_memory import make_private, shared_memory
+from backfill.drivers.libvirt.connection.shared_memory import is_mapped, make_private, shared_memory
 from backfill.drivers.libvirt.connection.utilisation import CpuMeter
 from backfill.drivers.libvirt.devices.device_xml import from_node_device
 from backfill.drivers.libvirt.guest.agent import Ask, agent_of
@@ -342,8 +343,11 @@ class Hypervisor:
 
         return self._link.call(self.host, work)
 
-    def make_shared_file(self, name: str, size_mb: int) -> None:
-        """Make sure that QEMU's user alone can open that memory, before a guest has it."""
+    def make_shared_file(self, name: str, size_mb: int) -> bool:
+        """Make sure that QEMU's user alone can open that memory, before a guest has it.
+
+        Returns False where others go on reading it, as QEMU itself made it for an older build.
+        """
         user = self.qemu_user()
         if user is None:
             raise RefusedError(
@@ -353,11 +357,11 @@ class Hypervisor:
                 "name libvirt's system instance in hosts (a uri that ends with /system)",
             )
 
-        def work(connection: Any) -> None:
+        def work(connection: Any) -> bool:
             with shared_memory(connection) as pool:
-                make_private(pool, name, size_mb, user)
+                return make_private(pool, name, size_mb, user, partial(is_mapped, connection, name))
 
-        self._link.call(self.host, work)
+        return self._link.call(self.host, work)
 
     def remove_shared_file(self, name: str) -> None:
         """Give that memory back to the host. NotFoundError: there is no such file."""

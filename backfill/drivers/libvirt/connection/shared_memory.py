@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 from xml.etree.ElementTree import Element, SubElement, fromstring, tostring
 
 import libvirt
 
+from backfill.drivers.libvirt.devices.device_xml import present_in
 from backfill.drivers.libvirt.ownership import User
+from backfill.ports.errors import RefusedError
 
 _SHARED = "/dev/shm"  # noqa: S108 - where libvirt puts the memory that guests share
 _AS_POOL = f"""
@@ -42,26 +44,41 @@ def _somebodys(connection: Any) -> Any:
         raise
 
 
-def make_private(pool: Any, name: str, size_mb: int, user: User) -> None:
-    """Make a file of this size that QEMU's `user` alone may open, unless it is there already.
+def make_private(pool: Any, name: str, size_mb: int, user: User, mapped: Callable[[], bool]) -> bool:
+    """Make a file of this size that QEMU's `user` alone may open, unless a file of his is there already.
 
     Everybody on the host may read one that QEMU makes, and whoever makes it first may write to it.
-    No other than root can give a file to that user, or replace it there.
+    No other than root can give a file to that user, or replace it there. Returns False for a file that
+    QEMU itself has made, as older builds let it: it has the job's words, and cannot be made private.
+    `mapped`: whether a running machine has it. RefusedError: then nobody else's file can be replaced.
     """
     pool.refresh()
     known = next((file for file in pool.listAllVolumes() if file.name() == name), None)
-    if known is not None and _is_private(known.XMLDesc(), user):
-        return
+    mode, owner = (None, None) if known is None else _rights(known.XMLDesc())
+    if owner == str(user[0]):
+        return mode == _MODE
     if known is not None:
+        if mapped():
+            raise RefusedError(
+                name,
+                f"its file in {_SHARED} is another user's, and a running machine of its job has it already",
+                "end that job, and the file goes with its last machine",
+            )
         known.delete()
     pool.createXML(_file_xml(name, size_mb, user))  # libvirt opens no file that has come there meanwhile
+    return True
 
 
-def _is_private(document: str, user: User) -> bool:
+def is_mapped(connection: Any, name: str) -> bool:
+    """Return True if a running machine of that host has this region."""
+    running = connection.listAllDomains(libvirt.VIR_CONNECT_LIST_DOMAINS_ACTIVE)
+    return any(name in present_in(domain.XMLDesc())[1] for domain in running)
+
+
+def _rights(document: str) -> tuple[str | None, str | None]:
+    """Return mode and owner; None: not told."""
     rights = fromstring(document).find("target/permissions")  # noqa: S314 - libvirtd's answer
-    if rights is None:
-        return False
-    return (rights.findtext("mode"), rights.findtext("owner")) == (_MODE, str(user[0]))
+    return (None, None) if rights is None else (rights.findtext("mode"), rights.findtext("owner"))
 
 
 def _file_xml(name: str, size_mb: int, user: User) -> str:

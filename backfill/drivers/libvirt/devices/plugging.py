@@ -19,6 +19,10 @@ from backfill.ports.errors import BusyError, DriverError, NoCapacityError, Unrea
 
 _POLL_S = 0.02
 _LOG = logging.getLogger("backfill.devices")
+_READABLE = (
+    "every user of the host can read shared memory %s on %s, which an older version of backfill began: "
+    "it stays so until its job ends"
+)
 
 
 def hold(pool: Pool, wanted: Wanted, sharing: Sharing) -> Holding:
@@ -59,15 +63,21 @@ def plug(pool: Pool, host: str, name: str) -> None:
     # The guest counts them by their place, so they go in one after the other.
     for region in holding.regions:
         if region.id not in regions:
-            with pool.one_by_one(f"regions of {host}"):
-                pool.on(host).make_shared_file(region.id, region.size_mb)
-            port = free_port(pool.on(host).live_document(name))
-            pool.on(host).attach(name, shmem_xml(region.id, region.size_mb, port, token_hex(8)))
+            _plug_region(pool, host, name, region)
     if holding.regions:
         _hand_over(pool, host, name, holding)
     pool.devices.note(name, plugged=True)
     if before.regions and before.host != host:
         sweep(pool, before.host)
+
+
+def _plug_region(pool: Pool, host: str, name: str, region: Region) -> None:
+    with pool.one_by_one(f"regions of {host}"):
+        private = pool.on(host).make_shared_file(region.id, region.size_mb)
+    if not private:
+        _LOG.warning(_READABLE, region.id, host)
+    port = free_port(pool.on(host).live_document(name))
+    pool.on(host).attach(name, shmem_xml(region.id, region.size_mb, port, token_hex(8)))
 
 
 def _hand_over(pool: Pool, host: str, name: str, holding: Holding) -> None:
