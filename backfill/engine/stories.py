@@ -45,8 +45,8 @@ class Stories:
         self._journal = journal
 
     def events(self, body: Body) -> Body:
-        """At most `limit` journal lines, oldest first: those after `after` (an id; 0: from the first on),
-        or without it the latest; before `before` if it is given and not 0.
+        """At most `limit` journal lines, oldest first: those after `after` (an id), or if it is 0 or not given the
+        latest, or with `first` the first ones; before `before` if it is given and not 0.
 
         `read_from` and `read_to`: the ids between which the journal was read. `more`: it goes on
         there, also when not as many lines as asked for were found. `newest`: the journal's last id; it
@@ -54,7 +54,7 @@ class Stories:
         """
         after, before = (max(0, int(str(body.get(key) or 0))) for key in ("after", "before"))
         limit = max(1, min(int(str(body.get("limit", MOST_EVENTS))), MOST_EVENTS))
-        newest = body.get("after") is None
+        newest = not (after or body.get("first"))  # older clients send 0 for the latest
         budget = _Budget()
         found: list[Body] = []
         size = first_id = 0

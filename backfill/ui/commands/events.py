@@ -68,7 +68,7 @@ def _asked(ask: Ask, after: int | None, limit: int) -> tuple[list[dict[str, Any]
     before, last_id = 0, after or 0
     while True:
         most = min(_PAGE, limit - len(found))
-        begin = {} if after is None else {"after": after}
+        begin = {"after": after} if after else {"first": after is not None}
         answer = ask("events", **begin, before=before, limit=most)
         page = answer["events"]
         found = [*page, *found] if after is None else [*found, *page]

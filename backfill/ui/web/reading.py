@@ -17,9 +17,7 @@ api = APIRouter(prefix="/api/v1", tags=["reading"], responses=TROUBLE)
 Limit = Annotated[int, Query(ge=1, le=1000, description="At most so many entries.")]
 After = Annotated[str, Query(max_length=256, description="Only entries behind this one: the `next` before.")]
 Id = Annotated[int, Query(ge=0, le=1 << 62)]
-EventsAfter = Annotated[
-    int | None, Query(ge=0, le=1 << 62, description="0: from the first on; without it: the latest.")
-]
+First = Annotated[bool, Query(description="The first ones, and not the latest, where `after` names none.")]
 Name = Annotated[str, Path(min_length=1, max_length=256)]
 
 
@@ -100,11 +98,11 @@ async def metrics(asker: Asks) -> Response:
 
 @api.get("/events", response_model=answers.EventsAnswer)
 async def events(
-    asker: Asks, after: EventsAfter = None, before: Id = 0, limit: Limit = 100, known: Known = ""
+    asker: Asks, after: Id = 0, before: Id = 0, first: First = False, limit: Limit = 100, known: Known = ""
 ) -> Response:
-    """List events of the journal: those behind `after`, or the latest, before `before`."""
-    begin = {} if after is None else {"after": after}
-    return told(await asker.shared("events", **begin, before=before, limit=limit), known)
+    """List events of the journal: those behind `after`, or the first, or the latest; before `before`."""
+    asked = await asker.shared("events", after=after, before=before, first=first, limit=limit)
+    return told(asked, known)
 
 
 @api.get(
