@@ -45,8 +45,8 @@ class Stories:
         self._journal = journal
 
     def events(self, body: Body) -> Body:
-        """At most `limit` journal lines, oldest first: those after `after` (an id), or if it is 0 or not given the
-        latest, or with `first` the first ones; before `before` if it is given and not 0.
+        """At most `limit` journal lines, oldest first: those after `after` (an id), or if it is 0 or
+        not given the latest, or with `first` the first; before `before` if it is given and not 0.
 
         `read_from` and `read_to`: the ids between which the journal was read. `more`: it goes on
         there, also when not as many lines as asked for were found. `newest`: the journal's last id; it

@@ -223,10 +223,9 @@ def machine_gate(config: Config) -> MachineGate | None:
 
 
 def _image_gates(environments: Environments) -> tuple[NamedGate, ...]:
-    """Who may ask for which image by a word; none where any word will do."""
-    words = environments.words.items() if environments.images else ()
-    owners = ((word, environments.owners(image)) for word, image in sorted(words))
-    return tuple(NamedGate(word, *theirs, whose(*theirs)) for word, theirs in owners)
+    """Who may ask for which image by a word, of those that are not for everybody."""
+    owners = ((word, environments.owners(image)) for word, image in sorted(environments.words.items()))
+    return tuple(NamedGate(word, *theirs, whose(*theirs)) for word, theirs in owners if any(theirs))
 
 
 def spank(config: Config, directory: Path) -> Spank:

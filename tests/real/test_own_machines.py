@@ -71,7 +71,7 @@ class OwnSite:
             low=("any",),
             inside=("metal",),
             networks=networks,
-            images=(NamedGate("mpi"), NamedGate("gold", ("bob",), (), "user bob")),
+            images=(NamedGate("gold", ("bob",), (), "user bob"),),
             most_disk_gb=20,
         )
         ours = self.home / "ours"
@@ -223,7 +223,6 @@ def test_what_is_asked_for_reaches_the_daemon(
         ("-p metal --disk-size=20481M", "is more than the 20 GB that a machine's disk may have"),
         ("--vm-image=../../etc/passwd", "use a name of letters, digits and . _ -"),
         ("--vm-image=a,cpus=99", "use a name of letters, digits and . _ -"),
-        ("--vm-image=node", "--vm-image=node: there is no image of that name, use gold, mpi"),
         ("--vm-image=gold", "may not have image gold: it is for user bob"),
         ("-p metal --comment=backfill-vm:image=gold", "may not have image gold"),
         ("--vm-network=$(reboot)", "use a name of letters, digits and . _ -"),

@@ -82,15 +82,15 @@ def test_where_all_machines_are_in_a_cloud_the_script_knows_it(tmp_path: Path) -
     assert shape.networks == {"lan": "project-lan"}
 
 
-def test_the_policy_file_says_which_images_there_are_and_whose(tmp_path: Path) -> None:
-    """By their names and by those of their environments; without hosts that have any, each will do."""
+def test_the_policy_file_says_which_images_are_whose(tmp_path: Path) -> None:
+    """Only of those that are somebody's: the daemon reads its catalogue anew, and the script does not."""
     images = "  images: {gold: secret, default: node}\n"
     entries = "environments: {entries: [{name: au, image: gold, users: [ada], accounts: [hep]}]}"
     config = loaded(tmp_path, text(CLOUD + images, entries, OWN, hosts=CLOUD_HOSTS))
     gate = slurm_parts.hook_plan(config).machines
     assert gate is not None
     theirs = (("ada",), ("hep",), "user ada, account hep")
-    assert gate.images == (NamedGate("au", *theirs), NamedGate("default"), NamedGate("gold", *theirs))
+    assert gate.images == (NamedGate("au", *theirs), NamedGate("gold", *theirs))
     simulated = slurm_parts.hook_plan(loaded(tmp_path, text(OWN))).machines
     assert simulated is not None
     assert simulated.images == ()

@@ -144,16 +144,8 @@ local function read(pairs_text)
   return values
 end
 
--- Why the job cannot have what it asks for by a name.
-local function not_there(kind, known, asked, job_desc)
-  if not asked then return end
-  local found, names = known[asked], {}
-  if not found then
-    for one in pairs(known) do names[#names + 1] = one end
-    table.sort(names)
-    return "--vm-" .. kind .. "=" .. asked .. ": there is no " .. kind .. " of that name"
-      .. (#names > 0 and ", use " .. table.concat(names, ", ") or "")
-  end
+-- Why the job's owner may not have what is somebody's.
+local function not_theirs(kind, asked, found, job_desc)
   local user = job_desc.user_name or name_of(job_desc.user_id)
   local account = job_desc.account or job_desc.default_account
   if found.whose ~= "" and not found.users[user] and not found.accounts[account or ""] then
@@ -171,8 +163,12 @@ local function not_given(values, job_desc)
     return "--disk-size=" .. values.disk .. " is more than the " .. own.most_disk_gb
       .. " GB that a machine's disk may have"
   end
-  return not_there("network", own.networks, values.network, job_desc)
-    or (next(own.images) and not_there("image", own.images, values.image, job_desc))
+  local network, image = own.networks[values.network], own.images[values.image]
+  if values.network and not network then
+    return "--vm-network=" .. values.network .. ": there is no network of that name" .. own.known_networks
+  end
+  return (network and not_theirs("network", values.network, network, job_desc))
+    or (image and not_theirs("image", values.image, image, job_desc)) -- the daemon knows if there is another
 end
 
 -- What of the job itself does not go with machines of its own.
@@ -303,7 +299,8 @@ class MachineGate:
     is not `high`; `inside`: jobs there may have them on the nodes that they get. `extra`: this release
     of Slurm has --extra. An empty feature: nothing is added to constraints. `clouds`: all of their hosts
     are clouds, which lend no devices. `slurm_uid`: SlurmUser, who may change jobs as root may.
-    `most_disk_gb`: how large a disk a job may ask for. No `images`: any word for one will do.
+    `most_disk_gb`: how large a disk a job may ask for. `images`: those that are somebody's; whether there
+    are others the daemon says, which reads its catalogue anew.
     """
 
     feature: str
@@ -335,6 +332,8 @@ def _settings(gate: MachineGate) -> Iterable[str]:
     yield f"extra = {str(gate.extra).lower()}"
     for kind in ("networks", "images"):
         yield f"{kind} = {{ {', '.join(one.lua() for one in getattr(gate, kind))} }}"
+    known = ", ".join(network.name for network in gate.networks)
+    yield f"known_networks = {quoted(f', use {known}' if known else '')}"
     yield f"clouds = {str(gate.clouds).lower()}"
     yield f"most_disk_gb = {gate.most_disk_gb}"
     uids = (0,) if gate.slurm_uid is None else (0, gate.slurm_uid)
