@@ -165,7 +165,8 @@ class Picture:
         self.instances: Mapping[tuple[str, str], Instance] = self.fleet.instances
         self.managed: Mapping[str, ManagedNode] = self.fleet.managed
         self.ready = ReadyIndex(self.undo)
-        self.burst: set[str] = set()  # hosts that are no Slurm nodes
+        # Hosts that are no Slurm nodes; hosts on which guests are becoming parents of clones.
+        self.burst, self.with_parents = set[str](), set[str]()
         self.claim_index = ClaimIndex(self.undo)
         self.claims: Mapping[str, HostAllocation] = self.claim_index.claims
         self.calls = CallIndex(self.undo)
@@ -297,6 +298,12 @@ class Picture:
         of_ours, arriving, read_s = self.fleet.any_on, self.calls.arriving, self.source_read_s
         return all(read_s(h) and not (of_ours(h) or arriving(h) or self.parents_starting(h)) for h in hosts)
 
+    def all_parents_starting(self) -> int:
+        """Return how many such guests there are on all hosts that answer."""
+        asked = {key.split(":", 2)[1] for key in self.calls.under_way("MakeParent")}
+        known = (self.hosts.get(host) for host in self.with_parents | asked)
+        return sum(self.parents_starting(host.name) for host in known if host is not None and host.reachable)
+
     def parents_starting(self, host: str) -> int:
         """Return how many guests run there, or are just being started, to become parents of clones."""
         known, calls = self.hosts.get(host), self.calls.of(host)
@@ -344,6 +351,23 @@ class Picture:
         if known is None or known.seen_s == 0.0:
             return False
         return self.now_s - known.seen_s <= stale_after_s
+
+
+def awaits_pin(world: Picture, node: ManagedNode) -> bool:
+    """Return True while others could get into a job's own machine: it is not opened then."""
+    pinned = world.pinned.get(node.job) or ""
+    return bool(node.job) and f"{node.name}.{node.generation}" not in pinned.split(",")
+
+
+def met(world: Picture, node: ManagedNode) -> bool:
+    """Return True if Slurm has met its slurmd, which answers."""
+    seen = world.nodes.get(node.name)
+    return seen is not None and seen.slurmd_start_s > 0 and seen.responding
+
+
+def waits_for_fellows(world: Picture, node: ManagedNode) -> bool:
+    """Return True if a job's own machine has done its part, and is closed only until all are there."""
+    return awaits_pin(world, node) and node.woken_since and met(world, node)
 
 
 def stale(world: Picture, source: str, limits: Limits) -> Reason | None:

@@ -10,7 +10,7 @@ from backfill.core.model.cluster import Node, NodeBase, end_s
 from backfill.core.model.lifecycle import ABSENT, ManagedNode, Phase
 from backfill.core.model.quantities import Resources
 from backfill.core.model.refusals import Code, Reason, Words, because, limit
-from backfill.core.picture import stale
+from backfill.core.picture import stale, waits_for_fellows
 from backfill.core.policies.limits import Limits
 from backfill.core.policies.spread import Order
 from backfill.core.policy import PolicySet
@@ -86,8 +86,9 @@ def count_on(world: World, host: str) -> int:
 
 
 def booting_on(world: World, host: str) -> int:
-    """Count our nodes that are being made on a host."""
-    return sum(1 for m in world.fleet.managed_on(host) if m.phase is Phase.BOOTING)
+    """Count our nodes that are being made on a host, without those that only wait for their fellows."""
+    booting = (m for m in world.fleet.managed_on(host) if m.phase is Phase.BOOTING)
+    return sum(1 for m in booting if not waits_for_fellows(world, m))
 
 
 def _enough(world: World, host: str, policies: PolicySet) -> Reason | None:

@@ -49,15 +49,8 @@ class Entity(NamedTuple):
 
 
 BUDGET, FLEETS, PROMISES = Entity(Kind.BUDGET), Entity(Kind.FLEETS), Entity(Kind.PROMISES)
-
-
 NEW_MACHINES = Entity(Kind.MACHINES)
-
-
-SCALE, LIVENESS = Entity(Kind.SCALE), Entity(Kind.LIVENESS)
-
-
-SUPPLY = Entity(Kind.SUPPLY)
+SCALE, LIVENESS, SUPPLY = Entity(Kind.SCALE), Entity(Kind.LIVENESS), Entity(Kind.SUPPLY)
 
 
 # Kinds of calls after which pilots count differently.
@@ -358,6 +351,7 @@ class WorkQueue:
             self._mark_claims(host)
         if name in self._world.managed and (job_id := self._world.managed[name].job) in self._world.machines:
             self._mark_machines(job_id)
+            self._booting_counts_anew((name,))
         if came_or_went or name in self._world.managed:
             self.mark_scale()
             self._mark_fleets()
@@ -402,7 +396,7 @@ class WorkQueue:
         self.mark_nodes(world.fleet.all_names_on(host))
         if world.machines:
             for job_id in {world.managed[name].job for name in world.fleet.names_on(host)}:
-                self._mark_machines_of_members(job_id)  # they stand still and go on together
+                self.mark_nodes(self._members(job_id))  # they stand still and go on together
         self._mark_claims(host, waiting=True)
         known = world.hosts.get(host)
         if known is not None and known.parents is not None and (self.cloning or world.fleets):
@@ -525,6 +519,7 @@ class WorkQueue:
             self.mark_nodes(world.fleet.holders(held.id))
         if node.job:
             self._mark_machines(node.job)
+            self.happened(Topic.BOOTS)  # it may have done its part
 
     def _mark_fellows(self, name: str) -> None:
         """Mark the nodes of ours that share a job with the node of this name, whoever's that is."""
@@ -538,7 +533,8 @@ class WorkQueue:
         self.mark_name(name)
         if name in world.machines:
             self._mark_machines(name)
-            self._mark_machines_of_members(name)
+            self.mark_nodes(self._members(name))
+            self._booting_counts_anew(self._members(name))
         if name in world.hosts:
             self.host_moved(name)
         if host:
@@ -567,18 +563,24 @@ class WorkQueue:
             if other.waits or other.job.partition("+")[0] == job_id.partition("+")[0]:
                 self._mark_machines(other.job)
         self.mark(NEW_MACHINES)
-        self._mark_machines_of_members(job_id)
+        self.mark_nodes(self._members(job_id))
         self._mark_fleets()
         self.mark_scale()
+
+    def _booting_counts_anew(self, names: Iterable[str]) -> None:
+        """Mark who may boot, or not, as a job's own machines wait for their fellows, or no longer do."""
+        if self.rooms is not None:
+            for name in names:
+                self.rooms.hosts.touch(self._world.managed[name].host)
+        self.happened(Topic.BOOTS)
 
     def _mark_machines(self, job_id: str) -> None:
         self.mark(Entity(Kind.MACHINES, job_id))
 
-    def _mark_machines_of_members(self, job_id: str) -> None:
+    def _members(self, job_id: str) -> list[str]:
         own = self._world.machines.get(job_id)
         fleet = None if own is None else self._world.fleets.get(own.fleet)
-        if fleet is not None:
-            self.mark_nodes(name for name in fleet.members if name in self._world.managed)
+        return [] if fleet is None else [name for name in fleet.members if name in self._world.managed]
 
     def fleet_moved(self, members: Iterable[str], job_id: str = "") -> None:
         """Mark whom an order of a fleet concerns that is new, further or over; a job's own has its id."""

@@ -250,7 +250,7 @@ class FleetIndex:
     def manage(self, node: ManagedNode) -> None:
         """Take in a managed node that is new, or its new record."""
         old = self.managed.get(node.name)
-        if old is None or old.generation != node.generation:
+        if (old is None or old.generation != node.generation) and not _was_found(node):
             self._begin(node)
         if node.phase is Phase.DRAINING and (old is None or old.phase is not Phase.DRAINING):
             self._insert(self._left, node.since_s)
@@ -357,6 +357,11 @@ def _kind_made(node: ManagedNode | None) -> Making | None:
     return node.image, node.devices
 
 
+def _was_found(node: ManagedNode) -> bool:
+    """Return True if the first record of an instance is of one that was there: nobody began it now."""
+    return node.found or (node.inside and node.phase is not Phase.BOOTING and node.since_s == node.created_s)
+
+
 def _numbers(held: Iterable[HeldJob]) -> set[str]:
     ids = {h.id for h in held} | {limit.id for h in held if h.refused for limit in h.refused.limits}
     return {job_id.partition("+")[0] for job_id in ids}
@@ -458,7 +463,7 @@ class ClaimIndex:
 
 
 # Kinds of operations of which those in flight are counted.
-_COUNTED = frozenset({"RequeueJob", "SuspendInstance", "SubmitPilot"})
+_COUNTED = frozenset({"RequeueJob", "SuspendInstance", "SubmitPilot", "MakeParent"})
 
 
 # Kinds that suspend a job in Slurm, and the one that lets it go on; the key ends with its id.

@@ -277,10 +277,14 @@ class World(Picture):
             if host.node is not None:
                 self._host_of_node[host.node] = host.name
             (self.burst.add if host.node is None else self.burst.discard)(host.name)
+            had_parents, has_parents = host.name in self.with_parents, bool(host.parents_starting)
+            (self.with_parents.add if has_parents else self.with_parents.discard)(host.name)
             if known != host:
                 self.queue.host_seen(host.name)
                 if self.lost(host.name):
                     self._settle_doubts(host.name)
+                if had_parents or has_parents:
+                    self.queue.happened(Topic.BOOTS)
 
     def _instance_seen(self, change: ch.InstanceSeen) -> None:
         instance = change.instance

@@ -95,6 +95,14 @@ def test_making_one_counts_as_a_boot() -> None:
     assert steps(world, rules) == []
 
 
+def test_an_instance_is_no_boot_too_many_beside_one() -> None:
+    """Nor is an instance begun beyond the limit while one is being made."""
+    world = seen(parent(made=False))
+    world.apply(ch.JobSeen(Job("1", 1, "htc", JobState.PENDING, cpus=1, reason="Resources"), NOW_S))
+    assert steps(world, policies(hosts=("bm1",), limits=Limits(boots_at_once=1))) == []
+    assert steps(world, policies(hosts=("bm1",), limits=Limits(boots_at_once=2)))
+
+
 # --- the host is wanted ------------------------------------------------------------------------
 
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from backfill.core.model.lifecycle import Phase, Rung
 from backfill.core.policies.ladder import Ladder, RungRule
+from backfill.core.policies.limits import Limits
 from backfill.drivers.simulated.faults import Odd
 from backfill.drivers.simulated.slurm.model import SimReservation
 from backfill.drivers.simulated.world import SimulatedWorld
 from backfill.drivers.store.memory import MemoryJournal
 from backfill.sim.scenarios.rehearsal import Rehearsal
-from tests.simulation.policy_cluster import ended, one_host, phases, play, policies, running
+from tests.simulation.policy_cluster import cluster, ended, one_host, phases, play, policies, ready, running
 
 
 def stopped(*rungs: RungRule) -> tuple[SimulatedWorld, Rehearsal, str, str]:
@@ -49,3 +50,19 @@ def test_one_that_stands_still_outlasts_readings_that_lack_its_job() -> None:
     run.until(lambda: ended(sim, high, low), 600)
     assert sim.job(low).restarts == 0
     assert sim.audit() == []
+
+
+def test_who_is_taken_over_was_not_made_now() -> None:
+    """After the loss of the journal a limit of new instances holds for new instances."""
+    sim = cluster()
+    rules = policies(limits=Limits(boots_at_once=12, removals_at_once=12, creates_per_hour=4))
+    run = play(sim, rules)
+    lows = [sim.submit("htc", 90_000.0) for _ in range(4)]
+    run.until(lambda: running(sim, *lows), 60)
+    run.kill()
+    run.journal = MemoryJournal()
+    run.start()
+    run.until(lambda: ready(run) == 4, 60)
+    assert run.world.created_lately(3600.0) == 0
+    late = sim.submit("htc", 10.0)
+    run.until(lambda: ended(sim, late), 120)

@@ -13,7 +13,11 @@ class Limits:
 
     max_instances: int = key(100, "Instances in total.")
     max_per_host: int = key(16, "Instances on one host.")
-    boots_at_once: int = key(4, "Instances, and parents of instant clones, that boot at the same time.")
+    boots_at_once: int = key(
+        4,
+        "Instances, and parents of instant clones, that boot at the same time. A job's own machine that "
+        "waits only for its fellows does not count.",
+    )
     removals_at_once: int = key(
         8,
         "Instances without work that are removed at the same time, because nobody needs them "

@@ -12,6 +12,7 @@ from backfill.core.model.lifecycle import ABSENT, OVER, ManagedNode, Phase
 from backfill.core.model.quantities import NOTHING, Resources
 from backfill.core.model.readiness import IMAGE
 from backfill.core.model.refusals import Code, Reason, because, limit
+from backfill.core.picture import waits_for_fellows
 from backfill.core.placement import find_host, names_of
 from backfill.core.policies.demand import Asked, Need
 from backfill.core.policies.limits import Limits
@@ -132,18 +133,27 @@ def present(world: World) -> int:
     return world.fleet.count_in(*_PRESENT)
 
 
-def may_create(world: World, limits: Limits, parents_starting: int = 0) -> Reason | None:
-    """Return why no further instance may be made now, if none may.
-
-    `parents_starting`: the number of parents that are being made; each is a boot as well.
-    """
+def may_create(world: World, limits: Limits) -> Reason | None:
+    """Return why no further instance, or parent of clones, may be made now, if none may."""
     if present(world) >= limits.max_instances:
         return limit("limits.max_instances", limits.max_instances)
-    if world.fleet.count_in(Phase.BOOTING) + parents_starting >= limits.boots_at_once:
+    if _booting_now(world, limits.boots_at_once) >= limits.boots_at_once:
         return limit("limits.boots_at_once", limits.boots_at_once)
     if world.created_lately(3600.0) >= limits.creates_per_hour:
         return limit("limits.creates_per_hour", limits.creates_per_hour)
     return None
+
+
+def _booting_now(world: World, enough: int) -> int:
+    """Count what boots, parents included; looked at closely only from `enough` on.
+
+    A job's own machine that only waits for its fellows does not boot: they could not begin otherwise.
+    """
+    every = world.fleet.count_in(Phase.BOOTING) + world.all_parents_starting()
+    if every < enough or not world.machines:
+        return every
+    booting = (world.managed[name] for name in world.fleet.in_phase(Phase.BOOTING))
+    return every - sum(1 for node in booting if node.job and waits_for_fellows(world, node))
 
 
 def unplaced(builder: PlanBuilder) -> Reason | None:
@@ -189,12 +199,13 @@ def left_over(builder: PlanBuilder, seen: Node) -> bool:
 MINUTE_S = 60.0
 
 
-_HOUR_S = 3600.0
+HOUR_S = 3600.0
 
 
 def not_admitted(builder: PlanBuilder, image: str) -> Reason | None:
     """Return why no instance of this image may be begun anywhere now, if none may."""
     world, policies = builder.world, builder.policies
+    builder.awaits(Topic.BOOTS)
     why = may_create(world, policies.limits) or unplaced(builder) or builder.budget_full()
     why = why or policies.readiness.open_breaker(world.streaks, world.now_s, IMAGE, policies.hosts)
     # When a rest is over that now keeps instances from being made.
@@ -211,8 +222,8 @@ def clone_method(builder: PlanBuilder, image: str) -> CloneMethod:
 
 def hour_over_s(builder: PlanBuilder) -> float:
     """Return when limits.creates_per_hour may allow one more."""
-    first_s = builder.world.fleet.created_after_s(builder.now_s - _HOUR_S)
-    return 0.0 if first_s is None else first_s + _HOUR_S
+    first_s = builder.world.fleet.created_after_s(builder.now_s - HOUR_S)
+    return 0.0 if first_s is None else first_s + HOUR_S
 
 
 def full(

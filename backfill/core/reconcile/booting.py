@@ -11,13 +11,13 @@ from backfill.core.model.fleet import STILL, CloneMethod, Instance, InstanceSpec
 from backfill.core.model.lifecycle import ManagedNode, Phase
 from backfill.core.model.readiness import judge_registration
 from backfill.core.model.sentences import sentence
+from backfill.core.picture import awaits_pin, waits_for_fellows
 from backfill.core.queue import Topic
 from backfill.core.reconcile.admission import clone_method, image_of
 from backfill.core.reconcile.builder import PlanBuilder, Progress
 from backfill.core.reconcile.condemn import broken, clear, elsewhere, lost, work_on
 from backfill.core.reconcile.course import NOT_PROVEN, begin_eviction, first_rung, stop_forgotten
 from backfill.core.reconcile.held_jobs import frozen_in
-from backfill.core.reconcile.own_machines import awaits_pin, waits_for_fellows
 from backfill.core.reconcile.pressure import give_cpus
 from backfill.core.reconcile.proof import not_proven, proven, read_since_woken
 from backfill.core.room import own_loan, own_network, room
@@ -58,7 +58,7 @@ def step_booting(builder: PlanBuilder, node: ManagedNode) -> None:
 def _overdue(builder: PlanBuilder, node: ManagedNode) -> bool:
     """Return True if its boot takes too long: it has failed."""
     overdue = builder.overdue(node.since_s, builder.policies.scale.boot_within_s)
-    if not overdue or waits_for_fellows(builder, node):
+    if not overdue or waits_for_fellows(builder.world, node):
         return False
     _fail(builder, node, _why_late(builder, node))
     return True
@@ -252,7 +252,7 @@ def prove(builder: PlanBuilder, node: ManagedNode) -> None:
     if not read_since_woken(builder, node):
         builder.awaits(Topic.READING)
         return  # what we know of the node is from before the proof
-    if awaits_pin(builder, node):
+    if awaits_pin(builder.world, node):
         return  # nobody but its job is to get in
     if seen.drained_by_us:
         heard = seen.responding and 0 <= builder.now_s - seen.slurmd_start_s < _JUST_HEARD_S

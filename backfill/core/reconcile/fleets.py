@@ -11,19 +11,21 @@ from backfill.core.model.fleet import CloneMethod, Flavour, Fleet, FleetState
 from backfill.core.model.lifecycle import ABSENT, OVER, ManagedNode, NodeStop, Phase, Retry
 from backfill.core.model.plan import SetFleet, SetNode
 from backfill.core.model.quantities import Resources
-from backfill.core.model.refusals import Code, Goal, Reason, Words, because, call_failed, no_host
+from backfill.core.model.refusals import Code, Goal, Reason, Words, because, call_failed, limit, no_host
 from backfill.core.model.sentences import sentence
 from backfill.core.placement import open_hosts, out_of_reach, why_not_on
 from backfill.core.policies.cloning import Choice
 from backfill.core.policy import PolicySet
 from backfill.core.queue import Topic
 from backfill.core.reconcile.admission import (
+    HOUR_S,
     clone_method,
     find_open_host,
     full,
     hour_over_s,
     may_create,
     own_image,
+    present,
     too_soon,
     unplaced,
 )
@@ -106,20 +108,27 @@ def _hopeless(builder: PlanBuilder, fleet: Fleet, there: list[ManagedNode]) -> R
     # So long that every member could fail as often as it may.
     longest_s = scale.boot_within_s + scale.backoff_s(scale.give_up_after)
     within_s = scale.give_up_after * longest_s
-    if fleet.all_begun_s is None:
+    since_s = fleet.all_begun_s
+    if since_s is None:
+        # Those that are there wait for the rest, and keep others from their room.
+        since_s = max((m.created_s for m in there), default=None)
+        within_s += HOUR_S  # for so long limits.creates_per_hour may let none begin
+    if since_s is None:
         return None
-    if builder.now_s >= fleet.all_begun_s + within_s:
-        return because(Code.FLEET_LATE, within_s=within_s)
-    builder.wake_at(fleet.all_begun_s + within_s)
+    if builder.now_s >= since_s + within_s:
+        return because(Code.FLEET_LATE, within_s=builder.now_s - (fleet.begun_s or since_s))
+    builder.wake_at(since_s + within_s)
     return None
 
 
 def _lacking(builder: PlanBuilder, fleet: Fleet) -> Reason | None:
     """Return what is missing now to make all of it, if anything."""
-    size, image = fleet.size, image_of_order(builder, fleet)
-    limit = full(builder, image, size, fleet.flavour)
-    if limit:
-        return limit
+    size, image, most = fleet.size, image_of_order(builder, fleet), builder.policies.limits.max_instances
+    if present(builder.world) + size > most:
+        return limit("limits.max_instances", most)
+    few = full(builder, image, size, fleet.flavour)
+    if few:
+        return few
     names = sum(1 for _ in free_names(builder, fleet))
     if names < size:
         return because(Code.FEW_NAMES, names=names, size=size)
@@ -176,12 +185,13 @@ def _shape(builder: PlanBuilder, fleet: Fleet, host: str) -> Flavour | None:
 def _begin_one(builder: PlanBuilder, fleet: Fleet, failed: list[ManagedNode]) -> None:
     """Begin one member; the next step begins the next one."""
     image = image_of_order(builder, fleet)
-    limit = may_create(builder.world, builder.policies.limits) or unplaced(builder)
-    limit = limit or too_soon(builder, image)
+    builder.awaits(Topic.BOOTS)
+    bar = may_create(builder.world, builder.policies.limits) or unplaced(builder)
+    bar = bar or too_soon(builder, image)
     builder.wake_at(hour_over_s(builder))
     host, why_not = _host_for(builder, fleet, failed)
-    if limit or host is None:
-        builder.refuse(fleet.id, Goal.FURTHER_MEMBER, limit or no_host(why_not.values()))
+    if bar or host is None:
+        builder.refuse(fleet.id, Goal.FURTHER_MEMBER, bar or no_host(why_not.values()))
         return
     if len(fleet.members) < fleet.size:
         free = next(free_names(builder, fleet), None)
@@ -326,15 +336,14 @@ def _make(builder: PlanBuilder, host: str, image: str) -> None:
     world, policies = builder.world, builder.policies
     if world.parents_starting(host):
         return
-    begun = sum(world.parents_starting(other) for other in policies.hosts)
-    limit = may_create(world, policies.limits, begun)
-    if not limit:
+    bar = may_create(world, policies.limits)
+    if not bar:
         builder.awaits(Topic.ROOM)
-        limit = why_not_on(world, policies, host, policies.gaps.boot_pays_s)
-    if limit:
+        bar = why_not_on(world, policies, host, policies.gaps.boot_pays_s)
+    if bar:
         builder.awaits(Topic.BOOTS)
         builder.wake_at(hour_over_s(builder))
-        builder.refuse(host, Goal.PARENT, limit, image)
+        builder.refuse(host, Goal.PARENT, bar, image)
         return
     action = MakeParent(
         subject=host,

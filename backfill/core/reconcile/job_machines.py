@@ -18,6 +18,7 @@ from backfill.core.model.machine_request import render
 from backfill.core.model.plan import SetFleet, SetMachines
 from backfill.core.model.refusals import Code, Goal, Reason, because
 from backfill.core.model.sentences import sentence
+from backfill.core.picture import met
 from backfill.core.policies.own_machines import Hopeless
 from backfill.core.policy import PolicySet
 from backfill.core.queue import Topic
@@ -29,7 +30,6 @@ from backfill.core.reconcile.own_machines import (
     guest_mb,
     image_for,
     margin_mb,
-    met,
     never_own,
     share,
     too_many_now,
@@ -273,7 +273,7 @@ def _step_spawning(builder: PlanBuilder, own: JobMachines, job: Job | None) -> N
 def pin_members(builder: PlanBuilder, own: JobMachines, fleet: Fleet) -> None:
     """Keep them for the job once Slurm has met all of them, and before any of them is opened."""
     nodes = members(builder, fleet)
-    if len(nodes) < fleet.size or not all(met(builder, node) for node in nodes):
+    if len(nodes) < fleet.size or not all(met(builder.world, node) for node in nodes):
         return
     if not pinned(builder, own, fleet):
         builder.insist(_pin_of(own, nodes), Goal.MACHINES)
@@ -477,10 +477,11 @@ def reclaim(builder: PlanBuilder, own: JobMachines, reason: str) -> None:
 def failed(builder: PlanBuilder, own: JobMachines, fleet: Fleet | None, why: Reason | None = None) -> None:
     """They came to nothing: all of them go, and are made anew unless that has failed too often.
 
-    Who had to leave for a job of high priority has not failed.
+    Who had to leave for a job of high priority has not failed, nor who was never complete for want of room.
     """
     there = [] if fleet is None else members(builder, fleet)
     pushed = fleet is not None and why is None and len(there) < len(fleet.members)
+    pushed = pushed or _never_complete(fleet, there)
     said = sentence(why) if why is not None else "" if fleet is None else fleet.reason
     failures = own.failures if pushed else own.failures + 1
     most = builder.policies.own_machines.respawns
@@ -489,6 +490,12 @@ def failed(builder: PlanBuilder, own: JobMachines, fleet: Fleet | None, why: Rea
     if after is MachinesState.GIVEN_BACK:
         reason = f"its machines failed {failures} times, last with: {said or 'their order was deleted'}"
     become(builder, own, MachinesState.RECLAIMED, reason, after=after, failures=failures)
+
+
+def _never_complete(fleet: Fleet | None, there: list[ManagedNode]) -> bool:
+    """Return True if not all of the order could be begun, and none of what was begun has failed."""
+    begun = fleet is not None and fleet.state is FleetState.UNDOING and fleet.all_begun_s is None
+    return begun and all(node.phase is not Phase.GIVEN_UP for node in there)
 
 
 def _give_back(builder: PlanBuilder, own: JobMachines, reason: str) -> None:

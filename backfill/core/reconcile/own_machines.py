@@ -204,23 +204,6 @@ def too_many_ever(builder: PlanBuilder, own: JobMachines) -> Reason | None:
 # --- one of them ---------------------------------------------------------------------------------
 
 
-def awaits_pin(builder: PlanBuilder, node: ManagedNode) -> bool:
-    """Return True while others could get into a job's own machine: it is not opened then."""
-    pinned = builder.world.pinned.get(node.job) or ""
-    return bool(node.job) and f"{node.name}.{node.generation}" not in pinned.split(",")
-
-
-def waits_for_fellows(builder: PlanBuilder, node: ManagedNode) -> bool:
-    """Return True if a job's own machine has done its part, and is closed only until all are there."""
-    return awaits_pin(builder, node) and node.woken_since and met(builder, node)
-
-
-def met(builder: PlanBuilder, node: ManagedNode) -> bool:
-    """Return True if Slurm has met its slurmd, which answers."""
-    seen = builder.world.nodes.get(node.name)
-    return seen is not None and seen.slurmd_start_s > 0 and seen.responding
-
-
 _STANDS = (Phase.EVICTING, Phase.PARKED)
 
 
