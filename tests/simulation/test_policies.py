@@ -7,10 +7,13 @@ from datetime import UTC, datetime
 
 import pytest
 
-from backfill.core.model.cluster import JobState
-from backfill.core.model.fleet import Flavour
+from backfill.core.model import changes as ch
+from backfill.core.model.actions import CreateInstance
+from backfill.core.model.cluster import Job, JobState, Node, NodeBase
+from backfill.core.model.fleet import Flavour, Host
 from backfill.core.model.lifecycle import Phase, Rung
 from backfill.core.model.plan import AnswerClaim
+from backfill.core.model.quantities import Resources
 from backfill.core.model.records import decode
 from backfill.core.model.sentences import why
 from backfill.core.policies.budgets import Budget, Budgets, Of
@@ -21,6 +24,8 @@ from backfill.core.policies.quotas import Quota, Quotas
 from backfill.core.policies.scale import Scale
 from backfill.core.policies.victims import Extent, Prefer, Victims
 from backfill.core.policy import Proof
+from backfill.core.reconcile.planner import plan
+from backfill.core.world import World
 from backfill.drivers.simulated.world import SimulatedWorld
 from tests.simulation.policy_cluster import (
     TWELVE,
@@ -195,6 +200,26 @@ def test_a_quota_bounds_what_is_made_for_an_account() -> None:
     assert len(run.world.managed) == 2
     assert any("quota of 2 CPUs" in why(r) for r in run.cycle.last.refusals)
     run.until(lambda: ended(sim, *astro), 600)
+
+
+@pytest.mark.parametrize(
+    "other", [{"reason": "Dependency"}, {"reason": "JobArrayTaskLimit"}, {"reason": "Resources", "cpus": 5}]
+)
+def test_who_could_not_start_has_no_part_of_a_quota(other: dict[str, object]) -> None:
+    """Neither jobs that wait for something else than room, nor such as fit into no instance."""
+    world, now_s = World(), 1_700_000_000.0
+    world.apply(ch.Tick(now_s))
+    world.apply(ch.HostSeen(Host("bm1", "bm1", Resources(4, 4096)), now_s))
+    world.apply(ch.NodeSeen(Node("bm1", NodeBase.IDLE, cpus=4), now_s))
+    job = Job("6", 6, "htc", JobState.PENDING, cpus=1, user="ann", priority=1, reason="Resources")
+    for number in range(10):
+        fields = {"id": str(number + 10), "raw_id": number + 10, "priority": 9, **other}
+        world.apply(ch.JobSeen(replace(job, **fields), now_s))  # type: ignore[arg-type]
+    world.apply(ch.JobSeen(job, now_s))
+    for source in ("slurm", "bm1"):
+        world.apply(ch.SourceSeen(source, now_s))
+    made = plan(world, policies(hosts=("bm1",), quotas=Quotas((Quota(10, user="ann"),)))).actions
+    assert any(isinstance(step, CreateInstance) for step in made)
 
 
 # --- budgets -------------------------------------------------------------------------------------

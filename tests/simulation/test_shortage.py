@@ -8,6 +8,7 @@ from backfill.core.model import changes as ch
 from backfill.core.model.cluster import JobState
 from backfill.core.model.fleet import InstanceState, Tag
 from backfill.core.model.lifecycle import Phase
+from backfill.core.policies.readiness import Readiness
 from backfill.core.policies.scale import Scale
 from backfill.core.policy import PolicySet
 from backfill.drivers.simulated.world import SimulatedWorld
@@ -67,3 +68,16 @@ def test_a_server_that_found_no_room_after_all_is_begun_anew_at_once() -> None:
 
 def tags(run: Rehearsal) -> set[Tag]:
     return {instance.tag for instance in run.world.fleet.instances_on("east")}
+
+
+def test_an_outage_of_the_file_server_ends_no_name() -> None:
+    """While it lasts boots are tried ever more seldom; once it is repaired all goes on by itself."""
+    sim = cluster()
+    rules = Readiness(files_within_s=10.0, rest_s=100.0)
+    run = Rehearsal(sim, replace(policies(), readiness=rules), MemoryJournal())
+    sim.stop_file_server()
+    lows = [sim.submit("htc", 100.0) for _ in range(3)]
+    run.run(500.0)
+    assert {m.phase for m in run.world.managed.values()} == {Phase.FAILED}
+    sim.start_file_server()
+    run.until(lambda: all(sim.job(low).state is JobState.COMPLETED for low in lows), 600)

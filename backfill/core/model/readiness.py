@@ -94,6 +94,10 @@ _REMEDIES = {
 }
 
 
+# What a guest cannot prove while a service of the site is out: its file server, its time, its munge.
+OF_THE_SITE = frozenset({CLOCK, MUNGE, FILES, SALT})
+
+
 IMAGE = ""  # among the names of streaks: the image, which no host is called
 
 

@@ -75,7 +75,7 @@ class Demand:
         for job, ids in kinds:
             if not self.waits_for_room(job, now_s):
                 continue
-            if not self._fits(job, flavour):
+            if not self.fits(job, flavour):
                 misfits += ids
                 continue
             cpus += job.cpus * len(ids)
@@ -97,7 +97,7 @@ class Demand:
             return job.eligible_s > 0.0 and now_s >= job.eligible_s - self.ahead_s
         return for_room(job.reason)
 
-    def _fits(self, job: Job, flavour: Flavour) -> bool:
+    def fits(self, job: Job, flavour: Flavour) -> bool:
         """Return True if instances can carry the job, an equal share on each of its nodes."""
         share = -(-job.cpus // max(1, job.num_nodes))
         return (

@@ -9,7 +9,7 @@ from backfill.core.model.cluster import NodeBase
 from backfill.core.model.fence import unknown_runs
 from backfill.core.model.fleet import STILL, CloneMethod, Instance, InstanceSpec, Tag
 from backfill.core.model.lifecycle import ManagedNode, Phase
-from backfill.core.model.readiness import judge_registration
+from backfill.core.model.readiness import OF_THE_SITE, judge_registration, kind_of
 from backfill.core.model.sentences import sentence
 from backfill.core.picture import awaits_pin, waits_for_fellows
 from backfill.core.queue import Topic
@@ -19,7 +19,7 @@ from backfill.core.reconcile.condemn import broken, clear, elsewhere, lost, work
 from backfill.core.reconcile.course import NOT_PROVEN, begin_eviction, first_rung, stop_forgotten
 from backfill.core.reconcile.held_jobs import frozen_in
 from backfill.core.reconcile.pressure import give_cpus
-from backfill.core.reconcile.proof import not_proven, proven, read_since_woken
+from backfill.core.reconcile.proof import checks_of, not_proven, proven, read_since_woken
 from backfill.core.room import own_loan, own_network, room
 
 # A slurmd that registered so lately is there; one whose proof took longer has to be heard again.
@@ -245,7 +245,7 @@ def prove(builder: PlanBuilder, node: ManagedNode) -> None:
     """
     holds, problem = proven(builder, node, "let it prove itself", register=False)
     if problem:
-        _fail(builder, node, sentence(problem))
+        _fail(builder, node, sentence(problem), will_pass=_of_the_site(builder, node))
     if not holds:
         return
     seen = builder.world.nodes[node.name]
@@ -272,6 +272,12 @@ def prove(builder: PlanBuilder, node: ManagedNode) -> None:
             retry=replace(node.retry, failures=0),
             idle_since_s=builder.now_s,
         )
+
+
+def _of_the_site(builder: PlanBuilder, node: ManagedNode) -> bool:
+    """Return True if all that its guest could not prove rests on what others serve: the image may be well."""
+    failing = [check for check in checks_of(builder, node) if not check.ok]
+    return bool(failing) and all(kind_of(check.name) in OF_THE_SITE for check in failing)
 
 
 def _why_late(builder: PlanBuilder, node: ManagedNode) -> str:

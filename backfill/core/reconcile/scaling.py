@@ -167,15 +167,20 @@ def _waiting_low(world: World, policies: PolicySet) -> Iterator[Job]:
 def _admitted(
     world: World, policies: PolicySet, running: Iterable[Job], refused: dict[str, Reason]
 ) -> Iterable[Job]:
-    """Return waiting jobs that catalogue and quotas let count; the others go into `refused`."""
+    """Return waiting jobs that catalogue and quotas let count; the others go into `refused`.
+
+    Of a quota only jobs take a part that could start on an instance now.
+    """
     waiting: Iterable[Job] = waiting_low(world, policies)
     if policies.environments.entries:
         waiting = list(policies.environments.admit(waiting, refused))
     if not policies.quotas.ceilings:
         return waiting
-    admitted, above = policies.quotas.admit(waiting, running)
+    demand, flavour = policies.demand, policies.instances.flavour
+    for_room = [job for job in waiting if demand.waits_for_room(job, world.now_s)]
+    admitted, above = policies.quotas.admit((j for j in for_room if demand.fits(j, flavour)), running)
     refused.update(above)
-    return admitted
+    return [*admitted, *(j for j in for_room if not demand.fits(j, flavour))]
 
 
 def _idle(builder: PlanBuilder) -> list[ManagedNode]:
