@@ -326,7 +326,10 @@ class World(Picture):
 
     def _claim_ended(self, change: ch.ClaimEnded) -> None:
         known = self.claims.get(change.job_id)
-        self.claim_index.drop(change.job_id)
+        if known is not None and change.hosts:
+            self.claim_index.put(known.without(change.hosts))
+        else:
+            self.claim_index.drop(change.job_id)
         self.queue.claim_moved(change.job_id, () if known is None else known.hosts)
 
     def _node_managed(self, change: ch.NodeManaged) -> None:

@@ -37,7 +37,7 @@ def _what(step: Action) -> str:
             verdict = "the room is free" if step.ok else "the room is NOT proven free"
             return f"told job {step.job_id} that {verdict}"
         case EndClaim():
-            return f"the claim of job {step.job_id} ends"
+            return f"the claim of job {step.job_id}{' on ' if step.hosts else ''}{', '.join(step.hosts)} ends"
         case _:
             return _call(step)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from backfill.core.model import changes as ch
@@ -11,7 +13,7 @@ from backfill.core.model.lifecycle import ManagedNode, Phase
 from backfill.core.model.plan import AnswerClaim, EndClaim
 from backfill.core.model.quantities import Resources
 from backfill.core.policy import PolicySet, Priorities, Template
-from backfill.core.reconcile.planner import plan
+from backfill.core.reconcile.planner import enact, plan
 from backfill.core.world import World
 
 NOW_S = 1_000_000.0
@@ -113,3 +115,43 @@ def test_a_host_that_was_never_read_is_not_proven_free(seen: Host | None) -> Non
     world.apply(ch.HostSeen(Host("bm1", "bm1", Resources(2, 2000)), NOW_S + 1))
     world.apply(ch.SourceSeen("bm1", NOW_S + 1))
     assert answers(world) == [("7", True)]
+
+
+def wide(*nodes: str, read_s: float = NOW_S + 1) -> World:
+    """Job 7 was given bm1 and bm2; Slurm shows it on these nodes now, and bm2 without it as free."""
+    world, job = World(), Job("7", 7, "batch", JobState.RUNNING, nodes=("bm1", "bm2"), num_nodes=2)
+    world.apply(ch.Tick(NOW_S))
+    for host in ("bm1", "bm2"):
+        world.apply(ch.HostSeen(Host(host, host, Resources(2, 2000)), NOW_S))
+        world.apply(ch.NodeSeen(Node(host, NodeBase.ALLOCATED, cpus=2), NOW_S))
+    world.apply(ch.JobSeen(job, NOW_S))
+    world.apply(ch.Claimed("7", ("bm1", "bm2"), NOW_S, waiting=False))
+    world.apply(ch.JobSeen(replace(job, nodes=nodes), NOW_S + 1))
+    if "bm2" not in nodes:
+        world.apply(ch.NodeSeen(Node("bm2", NodeBase.IDLE, cpus=2), NOW_S + 1))
+    world.apply(ch.SourceSeen("slurm", read_s))
+    return world
+
+
+def test_a_host_leaves_the_claim_before_the_others() -> None:
+    """A job that shrank, or still completes on one node: the other host is not taken any more."""
+    world = wide("bm1")
+    (step,) = enact(world, POLICIES).actions
+    assert step == EndClaim("7", "the job has left bm2", ("bm2",))
+    assert world.takers("bm2") == ()
+    assert world.takers("bm1") == ("7",)
+    world.apply(ch.JobGone("7", NOW_S + 2))
+    world.apply(ch.NodeSeen(Node("bm1", NodeBase.IDLE, cpus=2), NOW_S + 2))
+    world.apply(ch.SourceSeen("slurm", NOW_S + 2))
+    assert ended(world) == ["7"]
+
+
+def test_no_host_leaves_the_claim_by_an_old_or_torn_reading() -> None:
+    """One that began before the claim, or that shows the node as given away and nobody to whom."""
+    assert not ended(wide("bm1", "bm2"))
+    assert not ended(wide("bm1", read_s=NOW_S))
+    world = wide("bm1")
+    world.apply(ch.NodeSeen(Node("bm2", NodeBase.ALLOCATED, cpus=2), NOW_S + 1))
+    assert not ended(world)
+    world.apply(ch.NodeSeen(Node("bm2", NodeBase.IDLE, cpus=2), NOW_S + 2))
+    assert ended(world) == ["7"]

@@ -233,10 +233,11 @@ class ClaimAnswered:
 
 @dataclass(frozen=True, slots=True)
 class ClaimEnded:
-    """The job that claimed hosts has ended or never came."""
+    """The job that claimed hosts has ended or never came; or has left these of them, where some are named."""
 
     job_id: str
     at_s: float
+    hosts: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

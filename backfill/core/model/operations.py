@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 
 _FIRST_BACKOFF_S = 0.25
@@ -34,6 +35,10 @@ class HostAllocation:
     since_s: float
     waiting: bool
     nodes: tuple[str, ...] = ()
+
+    def without(self, hosts: Collection[str]) -> HostAllocation:
+        """Return it when its job has left these hosts."""
+        return replace(self, hosts=tuple(host for host in self.hosts if host not in hosts))
 
 
 @dataclass(frozen=True, slots=True)

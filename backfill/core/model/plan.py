@@ -108,10 +108,11 @@ class AnswerClaim:
 
 @dataclass(frozen=True, slots=True)
 class EndClaim:
-    """The job behind the claim has ended or never came."""
+    """The job behind the claim has ended or never came; or has left these hosts, where some are named."""
 
     job_id: str
     reason: str
+    hosts: tuple[str, ...] = ()
 
     @property
     def subject(self) -> str:
@@ -120,7 +121,7 @@ class EndClaim:
 
     def effect(self, now_s: float) -> ClaimEnded:
         """Return what it changes in the world at the moment it is decided."""
-        return ClaimEnded(self.job_id, now_s)
+        return ClaimEnded(self.job_id, now_s, self.hosts)
 
 
 Action = DriverAction | SetNode | ForgetNode | SetFleet | SetMachines | AnswerClaim | EndClaim

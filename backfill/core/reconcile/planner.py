@@ -279,6 +279,8 @@ def _step_claim(builder: PlanBuilder, claim: HostAllocation) -> None:
     if not claim.waiting:
         if claim.hosts and _over(builder, claim):
             builder.add(EndClaim(claim.job_id, "the job has left its nodes"))
+        elif left := _left(builder, claim):
+            builder.add(EndClaim(claim.job_id, f"the job has left {', '.join(left)}", left))
         return
     # One reading without the job starts nothing: a hook hears only of room that is proven free. The
     # hook of a job that has left its nodes goes by itself, or costs one stop that nobody needed.
@@ -323,14 +325,34 @@ def _over(builder: PlanBuilder, claim: HostAllocation) -> bool:
     node = ""
     builder.awaits(Topic.READING)
     for node in (host.node for host in known if host is not None and host.node):
-        if world.node_read_s(node) <= claim.since_s:
-            return False
-        # A hook knows an array task or a component of a heterogeneous job by its raw number only.
-        if any(claim.job_id in (other.id, str(other.raw_id)) for other in world.jobs_on(node)):
-            return False
-        if _torn(world, node):
+        if not _shown_without(world, node, claim):
             return False
     return bool(node) or world.node_read_s("") > claim.since_s
+
+
+def _left(builder: PlanBuilder, claim: HostAllocation) -> tuple[str, ...]:
+    """Return the hosts that the job has left for good while it is still on others: as one that shrank,
+    or of which only a part still completes."""
+    known = (builder.world.hosts.get(name) for name in claim.hosts)
+    nodes = {host.name: host.node for host in known if host is not None and host.node}
+    others = [host for host, node in nodes.items() if not _is_on(builder.world, node, claim)]
+    if not others or len(others) == len(nodes):
+        return ()
+    builder.awaits(Topic.READING)
+    return tuple(host for host in others if _shown_without(builder.world, nodes[host], claim))
+
+
+def _shown_without(world: World, node: str, claim: HostAllocation) -> bool:
+    """Return True if Slurm, asked after the claim was made, shows that its job is not on the node."""
+    if world.node_read_s(node) <= claim.since_s or _is_on(world, node, claim):
+        return False
+    return not _torn(world, node)
+
+
+def _is_on(world: World, node: str, claim: HostAllocation) -> bool:
+    """Return True if Slurm shows the job of the claim on the node."""
+    # A hook knows an array task or a component of a heterogeneous job by its raw number only.
+    return any(claim.job_id in (job.id, str(job.raw_id)) for job in world.jobs_on(node))
 
 
 def _torn(world: World, node: str) -> bool:

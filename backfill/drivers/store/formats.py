@@ -20,7 +20,7 @@ from backfill.drivers.store.codec import WORDS
 FORMATS = (
     (1, ""),  # plain text; before fingerprints were taken
     (2, "9532352ca33e57c1"),
-    (3, "84f42f87241894ac"),
+    (3, "3b34cc946f24d69d"),
 )
 VERSION = FORMATS[-1][0]
 

@@ -102,7 +102,7 @@ class Episodes:
             case AnswerClaim() if value.job_id in self._claimed:
                 at = self._claimed[value.job_id]
                 self.claims[at] = replace(self.claims[at], answered_s=at_s, ok=value.ok)
-            case EndClaim() | ch.ClaimEnded():
+            case EndClaim() | ch.ClaimEnded() if not value.hosts:
                 self._claimed.pop(value.job_id, None)
             case _:
                 pass
@@ -406,7 +406,7 @@ class TimelineBuilder:
                 self._hosts.update(value.hosts)
                 self._claimed[value.job_id] = value.hosts
                 self._on_metal(value.at_s, value.job_id, value.hosts)
-            case EndClaim(job_id=job_id) | ch.ClaimEnded(job_id=job_id):
+            case EndClaim(job_id=job_id, hosts=()) | ch.ClaimEnded(job_id=job_id, hosts=()):
                 self._claimed.pop(job_id, None)
                 if job_id in self._jobs:
                     self._jobs[job_id].close(at_s)
