@@ -196,10 +196,10 @@ class Picture:
         self._seen: dict[tuple[str, str], float] = {}
         # Since when we see Slurm without a gap: deadlines do not run while nobody could act.
         self.sighted_since_s = 0.0
-        # By node: when it was read, since when it is as it is, and when the latest of its jobs vanished;
-        # by job: when its run was first shown at work where it is.
-        self._node_read, self._node_since, self._vanished_s, self._at_work_s = (
-            dict[str, float]() for _ in range(4)
+        # By node: when it was read, since when it is as it is, and as free, and when the latest of its jobs
+        # vanished; by job: when its run was first shown at work where it is.
+        self._node_read, self._node_since, self._standing_since, self._vanished_s, self._at_work_s = (
+            dict[str, float]() for _ in range(5)
         )
 
     # --- reading -------------------------------------------------------------------------------
@@ -321,6 +321,10 @@ class Picture:
     def node_since_s(self, name: str) -> float:
         """Since when the node looks as it does now, or is gone; 0 if it was never seen."""
         return self._node_since.get(name, 0.0)
+
+    def standing_since_s(self, name: str) -> float:
+        """Since when the node is as free, or as taken, as it is now; 0 if it was never seen."""
+        return self._standing_since.get(name, 0.0)
 
     def node_read_s(self, name: str) -> float:
         """Return when the node and the jobs on it were last read, changed or not."""

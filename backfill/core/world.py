@@ -162,6 +162,8 @@ class World(Picture):
             known, self.nodes[name] = self.nodes.get(name), change.node
             if known == change.node:
                 return  # whoever looked at it would see the same
+            if known is None or known.standing != change.node.standing:
+                self._standing_since[name] = change.seen_s
             if change.node.silent is not (name in self.silent):
                 self._silence(name, change.seen_s if change.node.silent else None)
             self._node_moved(name, change.seen_s, came_or_went=known is None)

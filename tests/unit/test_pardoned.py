@@ -8,7 +8,7 @@ import pytest
 
 from backfill.core.model import changes as ch
 from backfill.core.model.actions import RequeueJob
-from backfill.core.model.cluster import Job, JobState
+from backfill.core.model.cluster import Job, JobState, NodeBase
 from backfill.core.model.lifecycle import Cause, Condemned, NodeStop, Phase, Rung
 from backfill.core.model.plan import SetNode
 from backfill.core.policies.budgets import Budget, Budgets
@@ -94,3 +94,20 @@ def test_what_is_under_way_is_waited_for() -> None:
     world = given(job("7"), job("8"), unconfirmed="Slurm does not show that run of job 7")
     world.apply(ch.OperationStarted("SuspendInstance:vn1:1", NOW_S + 60, "bm1"))
     assert records(plan(world, ENDED)) == []
+
+
+def test_a_planned_start_that_moves_does_not_unsettle_a_host() -> None:
+    """Slurm plans anew every 30 s: the host has been free all that time, and work comes back."""
+    world, settling = world_of(PARKED, job("7"), job("8")), replace(ENDED, comeback=Comeback(settle_s=60.0))
+    node = world.nodes["bm1"]
+    for after_s in range(60, 180, 30):
+        moved = replace(node, planned_s=NOW_S + 36_000.0 + after_s)
+        world.apply(ch.NodeSeen(moved, NOW_S + after_s))
+    world.apply(ch.Tick(NOW_S + 180))
+    for source in ("slurm", "bm1"):
+        world.apply(ch.SourceSeen(source, NOW_S + 180))
+    assert [record.phase for record in records(plan(world, settling))] == [Phase.RETURNING]
+    taken = replace(node, base=NodeBase.ALLOCATED)
+    for seen in (taken, node):  # somebody had it meanwhile
+        world.apply(ch.NodeSeen(seen, NOW_S + 180))
+    assert Phase.RETURNING not in {record.phase for record in records(plan(world, settling))}

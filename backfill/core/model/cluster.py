@@ -79,6 +79,11 @@ class Node:
         return "DRAIN" in self.flags
 
     @property
+    def standing(self) -> tuple[NodeBase, int, frozenset[str]]:
+        """What says how free it is. For when it is planned is no part of it: that moves all the time."""
+        return self.base, self.cpus_allocated, self.flags - {"PLANNED"}
+
+    @property
     def drained_by_us(self) -> bool:
         """A drain without a reason on a dynamic node is ours too.
 

@@ -278,11 +278,11 @@ def put_off_until(builder: PlanBuilder, node: ManagedNode) -> Reason | None:
 
 
 def _free_since_s(world: World, host: str) -> float:
-    """Return since when the host's own node looks as it does now; 0 for a host without one."""
+    """Return since when the host's own node is as free as it is now; 0 for a host without one."""
     known = world.hosts.get(host)
     if known is None or known.node is None:
         return 0.0
-    return world.node_since_s(known.node)
+    return world.standing_since_s(known.node)
 
 
 def _unsettled(builder: PlanBuilder, node: ManagedNode) -> Reason | None:
