@@ -12,7 +12,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
 
-from backfill.core.model.cluster import Node
+from backfill.core.model.cluster import Node, NodeBase
 from backfill.core.model.fleet import STILL, Instance
 from backfill.core.model.lifecycle import HeldJob, ManagedNode, Phase
 from backfill.core.model.operations import (
@@ -383,25 +383,29 @@ class ReadyIndex:
     def __init__(self, log: UndoLog) -> None:
         self.idle: Bag[str] = Bag(log)  # names of those without a job that no fleet keeps
         self.kept: Bag[str] = Bag(log)  # of these those that Slurm reserves for somebody
+        self.down: Bag[str] = Bag(log)  # of the idle ones those to which Slurm gives nothing: they are DOWN
         self.alike: Tally[Use] = Tally(log)  # how many of those that take jobs are alike
         self._use: Table[str, Use] = Table(log)  # of each of these
 
     def look(self, name: str, ours: ManagedNode | None, seen: Node | None) -> None:
         """Note how a node looks now."""
-        idle = kept = False
+        idle = kept = down = False
         use: Use | None = None
         if ours is not None and ours.phase is Phase.READY:
             reserved = seen is not None and _RESERVED in seen.flags
             idle = ours.idle_since_s is not None and not ours.fleet
             kept = idle and reserved
-            if seen is not None and not (ours.job or seen.drained or "MAINTENANCE" in seen.flags):
+            fell = seen is not None and seen.base is NodeBase.DOWN
+            down = idle and fell
+            if seen is not None and not (ours.job or fell or seen.drained or "MAINTENANCE" in seen.flags):
                 cpus = 0 if ours.flavour is None else ours.flavour.cpus
                 use = (ours.image, ours.devices, cpus, seen.cpus_allocated, reserved)
         before = self._use.get(name)
-        if idle == (name in self.idle) and kept == (name in self.kept) and use == before:
+        bags = ((self.idle, idle), (self.kept, kept), (self.down, down))
+        if use == before and all(there == (name in bag) for bag, there in bags):
             return
-        (self.idle.add if idle else self.idle.discard)(name)
-        (self.kept.add if kept else self.kept.discard)(name)
+        for bag, there in bags:
+            (bag.add if there else bag.discard)(name)
         if before is not None:
             del self._use[name]
             self.alike.discard(before)

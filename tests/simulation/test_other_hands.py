@@ -118,3 +118,19 @@ def test_a_copy_of_which_nobody_knows_the_run_never_goes_on() -> None:
     anew = Rehearsal(sim, run.policies, MemoryJournal())
     anew.until(lambda: ended(sim, high, low), 900)
     assert sim.audit() == []
+
+
+@pytest.mark.parametrize("cpus", [2, 1])
+def test_a_node_that_is_down_serves_nobody_and_goes_when_it_is_empty(cpus: int) -> None:
+    """Where there is room another one is made at once, else once it has gone; and why is said."""
+    sim = one_host(cpus)
+    run = play(sim, policies(hosts=("bm1",), scale=Scale(idle_s=60)))
+    first = sim.submit("htc", 10.0)
+    run.until(lambda: ended(sim, first), 60)
+    sim.slurm.set_down("vn1", "admin: broken")
+    second = sim.submit("htc", 10.0)
+    run.run(2.0)
+    assert "Slurm shows vn1 as DOWN" in " ".join(why(r) for r in run.cycle.last.refusals)
+    run.until(lambda: ended(sim, second), 40 if cpus > 1 else 150)
+    run.until(lambda: "vn1" not in run.world.managed or run.world.managed["vn1"].generation > 1, 120)
+    assert sim.audit() == []

@@ -16,7 +16,7 @@ from backfill.core.model.actions import (
     UndrainNode,
     WakeInstance,
 )
-from backfill.core.model.cluster import OUR_REASON, Job, JobState, Node, end_s
+from backfill.core.model.cluster import OUR_REASON, Job, JobState, Node, NodeBase, end_s
 from backfill.core.model.fleet import STILL
 from backfill.core.model.lifecycle import Cause, CheckpointOrder, JobCheck, ManagedNode, Phase
 from backfill.core.model.refusals import Code, Goal, Reason, Words, because, limit
@@ -108,6 +108,9 @@ def _in_slurm(builder: PlanBuilder, node: ManagedNode) -> None:
         return
     if strangers(builder, node, seen):
         return
+    if seen.base is NodeBase.DOWN:
+        shut = because(Code.NODE_SHUT, node=node.name, state=seen.state_text, said=Words(seen.reason))
+        builder.refuse(node.name, Goal.NEW_JOBS, shut)
     _in_service(builder, node, seen, waiting)
     _see_to_jobs(builder, node, waiting)
 

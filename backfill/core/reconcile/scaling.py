@@ -39,6 +39,7 @@ def plan_scale(builder: PlanBuilder) -> None:
         return
     _reclaim(builder)
     _let_forgotten_go(builder)
+    _let_fallen_go(builder)
     _make_way(builder)
     wanted = _wanted(builder)
     short = [want for want in wanted if want.lacking > 0]
@@ -71,6 +72,15 @@ def _let_forgotten_go(builder: PlanBuilder) -> None:
         if builder.now_s >= due_s:
             reason = "taken over, idle, and reserved for a job of which no record tells"
             builder.become(node, Phase.DRAINING, reason, stop=NodeStop(float(builder.now_s)))
+
+
+def _let_fallen_go(builder: PlanBuilder) -> None:
+    """Let idle ones go that Slurm shows as DOWN, whoever set them so: they take no job that waits.
+
+    That word of Slurm's is not touched; the next life of the name begins without it.
+    """
+    fallen = [builder.world.managed[name] for name in sorted(builder.world.ready.down)]
+    _let_go(builder, fallen, "Slurm shows it as DOWN")
 
 
 def _await_room(builder: PlanBuilder) -> bool:
@@ -193,7 +203,8 @@ def _idle(builder: PlanBuilder) -> list[ManagedNode]:
 
 
 def _idle_count(builder: PlanBuilder) -> int:
-    return len(builder.world.ready.idle) + builder.world.fleet.count_in(Phase.BOOTING)
+    ready = builder.world.ready
+    return len(ready.idle) - len(ready.down) + builder.world.fleet.count_in(Phase.BOOTING)
 
 
 def _grow(builder: PlanBuilder, want: Want) -> bool:

@@ -107,7 +107,7 @@ def _rooms(builder: PlanBuilder) -> Iterator[float]:
     """Yield for how long each idle room is free: instances without a job, and room for new ones."""
     world, policies = builder.world, builder.policies
     builder.awaits(Topic.ROOM)
-    for name in sorted(world.ready.idle):
+    for name in sorted(world.ready.idle - world.ready.down):
         yield _free_s(builder, world.managed[name].host)
     for name in sorted(world.fleet.in_phase(Phase.BOOTING)):
         yield max(0.0, _free_s(builder, world.managed[name].host) - policies.gaps.boot_pays_s)
