@@ -453,8 +453,11 @@ class ClaimIndex:
         if claim is not None:
             self.claims[job_id] = replace(claim, waiting=False)
 
-    def drop(self, job_id: str) -> None:
-        """Drop a claim that is over; unknown: nothing."""
+    def drop(self, job_id: str, hosts: Collection[str]) -> None:
+        """Drop a claim that is over, or these hosts of it, where some are named; unknown: nothing."""
+        if hosts and (known := self.claims.get(job_id)) is not None:
+            self.put(known.without(hosts))
+            return
         self._leave(job_id)
         self.claims.pop(job_id)
 

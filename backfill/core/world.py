@@ -296,7 +296,7 @@ class World(Picture):
                 self.fleet.stands_still(instance.host, instance.name, max(self.now_s, change.seen_s))
             self._destroyed_here.discard((instance.name, instance.tag.generation))
             self._remember_generation(instance.name, instance.tag.generation)
-            self._instance_moved(instance.host, instance.name)
+            self.queue.instance_moved(instance.host, instance.name)
 
     def _instance_stopped(self, change: ch.InstanceStopped) -> None:
         host, name = change.host, change.name
@@ -304,17 +304,14 @@ class World(Picture):
         if known is not None and self._newer("instance", f"{host}/{name}", change.seen_s):
             self.fleet.instances[host, name] = replace(known, state=InstanceState.PAUSED)
             self.fleet.stands_still(host, name, max(self.now_s, change.seen_s))
-            self._instance_moved(host, name)
+            self.queue.instance_moved(host, name)
             if (ran_s := change.ran_s) is not None:
                 self._renew(name, known.tag.generation, lambda node: stood_since(node, ran_s))
 
     def _instance_gone(self, change: ch.InstanceGone) -> None:
         if self._newer("instance", f"{change.host}/{change.name}", change.seen_s):
             self.fleet.drop(change.host, change.name)
-            self._instance_moved(change.host, change.name)
-
-    def _instance_moved(self, host: str, name: str) -> None:
-        self.queue.instance_moved(host, name)
+            self.queue.instance_moved(change.host, change.name)
 
     def _claimed(self, change: ch.Claimed) -> None:
         known = self.claims.get(change.job_id)
@@ -328,10 +325,7 @@ class World(Picture):
 
     def _claim_ended(self, change: ch.ClaimEnded) -> None:
         known = self.claims.get(change.job_id)
-        if known is not None and change.hosts:
-            self.claim_index.put(known.without(change.hosts))
-        else:
-            self.claim_index.drop(change.job_id)
+        self.claim_index.drop(change.job_id, change.hosts)
         self.queue.claim_moved(change.job_id, () if known is None else known.hosts)
 
     def _node_managed(self, change: ch.NodeManaged) -> None:
