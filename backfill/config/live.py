@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterator, Mapping
 
 from backfill.config.model import Config, HookPlaceKind, ReadKind, RegistrationKind
-from backfill.config.power import of_hosts, of_ours, switched_off
+from backfill.config.power import doubted, of_hosts, of_ours, switched_off
 from backfill.core.model.cluster import Node, NodeBase, SlurmSettings
 from backfill.core.model.fleet import Host
 from backfill.core.model.lifecycle import Rung
@@ -68,6 +68,7 @@ def hints(
         *_release(config, settings),
         *_batch_start(config, settings),
         *_devices(config, settings, hosts),
+        *_power_in_doubt(config, settings, nodes),
         *_power_of_ours(config, settings, nodes),
     ]
 
@@ -299,6 +300,12 @@ def _power(config: Config, settings: SlurmSettings, nodes: Mapping[str, Node]) -
     if found:
         first = next(iter(found))
         yield f"{_at(config, f'hosts[{at[first]}].node')} is {first}, and {of_hosts(found)}"
+
+
+def _power_in_doubt(config: Config, settings: SlurmSettings, nodes: Mapping[str, Node]) -> Iterator[str]:
+    at = {host.node: index for index, host in enumerate(config.hosts) if host.node in nodes}
+    if told := doubted(settings, nodes, [nodes[name] for name in at if name is not None]):
+        yield f"{_at(config, 'hosts')}: {told}"
 
 
 def _power_of_ours(config: Config, settings: SlurmSettings, nodes: Mapping[str, Node]) -> Iterator[str]:

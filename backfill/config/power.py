@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from math import inf
 
 from backfill.core.model.cluster import Node, SlurmSettings
@@ -22,21 +22,40 @@ def switched_off(settings: SlurmSettings, known: Collection[str], nodes: Iterabl
 
     The longest SuspendTime of a node's partitions counts, and the cluster's where none has one. With
     PowerDownOnIdle each job switches its nodes off at its end, whatever is excepted (power_save.c and
-    node_mgr.c of slurmctld). `known`: the names of all nodes.
+    node_mgr.c of slurmctld). `known`: the names of all nodes. Where SuspendExcNodes may name a node set,
+    of which nobody tells us the nodes, it is believed to be right; see `doubted`.
     """
+    return {name: how for name, how, sets in _looked_at(settings, known, nodes) if not sets}
+
+
+def doubted(settings: SlurmSettings, known: Collection[str], nodes: Iterable[Node]) -> str:
+    """Say of hosts that Slurm would switch off if words of SuspendExcNodes are no node sets of theirs."""
+    found = [(name, how, sets) for name, how, sets in _looked_at(settings, known, nodes) if sets]
+    if not found:
+        return ""
+    _, how, sets = found[0]
+    names = fold_hostlist(name for name, _, _ in found)
+    return (
+        f"Slurm switches off {names} under running instances ({how}) unless {' or '.join(sets)} of "
+        f"SuspendExcNodes, which is no node, is a node set with {names}; otherwise add {names} there"
+    )
+
+
+def _looked_at(
+    settings: SlurmSettings, known: Collection[str], nodes: Iterable[Node]
+) -> Iterator[tuple[str, str, tuple[str, ...]]]:
+    """Yield what is switched off, by which setting, and unless it is in one of which node sets."""
     if not (settings.raw.get("SuspendProgram") and settings.raw.get("ResumeProgram")):
-        return {}  # without both Slurm saves no power
-    names, parts = _excepted(settings, known)
-    found = {}
+        return  # without both Slurm saves no power
+    names, sets, parts = _excepted(settings, known)
     for node in nodes:
         in_parts = {part: settings.partitions_raw.get(part, {}) for part in node.partitions}
         after_s = _after_s(settings, in_parts.values())
         at_once = [part for part, words in in_parts.items() if words.get("PowerDownOnIdle") == "YES"]
         if at_once:
-            found[node.name] = f"PowerDownOnIdle=YES of partition {at_once[0]}"
+            yield node.name, f"PowerDownOnIdle=YES of partition {at_once[0]}", ()
         elif after_s < _YEAR_S and node.name not in names and not parts & in_parts.keys():
-            found[node.name] = f"SuspendTime={after_s:.0f}"
-    return found
+            yield node.name, f"SuspendTime={after_s:.0f}", sets
 
 
 def of_hosts(off: Mapping[str, str]) -> str:
@@ -74,18 +93,21 @@ def _seconds(text: str) -> float:
     return float(number[0]) if number else inf
 
 
-def _excepted(settings: SlurmSettings, known: Collection[str]) -> tuple[Collection[str], frozenset[str]]:
-    """Return the nodes and the partitions that are never switched off for being idle."""
+def _excepted(
+    settings: SlurmSettings, known: Collection[str]
+) -> tuple[set[str], tuple[str, ...], frozenset[str]]:
+    """Return the nodes, the words that may be node sets, and the partitions, that stay on though idle."""
     parts = frozenset(settings.raw.get("SuspendExcParts", "").split(","))
     text, modern = settings.raw.get("SuspendExcNodes", ""), settings.version.major >= _COUNTS_ONE_WORD
     found: set[str] = set()
+    sets = []
     for group, count in (_COUNTED_WORD if modern else _COUNTED).findall(text):
         names = _names(group)
-        if modern and not set(names) <= set(known):
-            return known, parts  # a node set, of which nobody tells us the nodes: believed to be right
-        if not count or int(count) >= len(names):
+        if modern and names == (group,) and group not in known:
+            sets.append(group)
+        elif not count or int(count) >= len(names):
             found.update(names)
-    return found, parts
+    return found, tuple(sets), parts
 
 
 def _names(text: str) -> tuple[str, ...]:

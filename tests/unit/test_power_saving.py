@@ -75,6 +75,20 @@ def test_counts_of_nodes_that_stay_on() -> None:
     assert off("nodeset", old) == ["bm1", "bm2", "bm3"]
 
 
+@pytest.mark.parametrize(
+    ("excepted", "names"),
+    [("racks", "bm[1-2]"), ("bm1,racks", "bm2"), ("bm[1,9],racks:2", "bm2"), ("bm[1-9],racks", "")],
+)
+def test_a_word_that_is_no_node_may_be_a_node_set(config: Config, excepted: str, names: str) -> None:
+    """Nobody tells which nodes it has: only a hint, and only of the hosts that are not named beside it."""
+    settings = replace(_settings(SuspendExcNodes=excepted), version=SlurmVersion(24, 11, 5))
+    assert conflicts(config, settings, NODES, HOSTS) == []
+    assert hints(config, settings, NODES, HOSTS) == [
+        f"line 3: hosts: Slurm switches off {names} under running instances (SuspendTime=600) unless racks "
+        f"of SuspendExcNodes, which is no node, is a node set with {names}; otherwise add {names} there"
+    ] * bool(names)
+
+
 def test_the_longest_time_of_its_partitions_counts_for_a_node(config: Config) -> None:
     """And the cluster's own time where no partition has one."""
     one = _settings({"all": {"SuspendTime": "INFINITE"}, "batch": {"SuspendTime": "60"}})
