@@ -8,11 +8,13 @@
 
   // --- asking ------------------------------------------------------------------------------------
   // A reply and what it says. Each browser has words of its own for why there is none: these say as much.
+  // An act is not cut off: it would be carried out all the same.
   async function heard(path, how) {
+    const reads = how.method === "GET";
     try {
-      const reply = await fetch("/api/v1/" + path, { ...how, credentials: "same-origin", signal: AbortSignal.timeout(PATIENCE_MS) });
+      const reply = await fetch("/api/v1/" + path, { ...how, credentials: "same-origin", signal: reads ? AbortSignal.timeout(PATIENCE_MS) : undefined });
       return [reply, reply.status === 204 ? {} : await reply.json()];
-    } catch { throw new Error("the service does not answer"); }
+    } catch { throw new Error(reads ? "the service does not answer" : "the service did not answer: see whether it was done before you repeat it"); }
   }
   async function call(path, method = "GET", body = undefined, token = "") {
     const headers = { Accept: "application/json" };
@@ -55,7 +57,7 @@
   // The entries that there is room for: those in trouble come first, else a long list would hide them.
   function shown(entries, trouble, next) {
     const first = [...entries.filter(trouble), ...entries.filter((one) => !trouble(one))].slice(0, MOST_ROWS);
-    const all = next ? `more than ${entries.length}` : entries.length;
+    const all = next ? `the first ${entries.length}` : entries.length;
     return [first, first.length < entries.length ? `${first.length} of ${all}, those in trouble first; the commands of backfill show all` : ""];
   }
   function link(subject) { const made = make("button", subject, { type: "button" }); made.addEventListener("click", () => explain(subject)); return made; }
