@@ -35,6 +35,7 @@ class JobIndex:
         self._pending: dict[str, dict[Wish, set[str]]] = {}  # partition -> wish -> ids
         self._gone: dict[str, float] = {}  # jobs that Slurm no longer knows, oldest first
         self.active_asking: set[str] = set()  # ids of those with nodes that ask for machines of their own
+        self.held_asking: set[str] = set()  # ids of those that are held for such machines, by their word
         self._halted: set[str] = set()  # ids of those that were seen to run, and then suspended
 
     def put(self, job: Job) -> None:
@@ -49,8 +50,7 @@ class JobIndex:
         if job.holds_nodes:
             for node in job.nodes:
                 self._on.setdefault(node, set()).add(job.id)
-        if job.active and _asks(job):
-            self.active_asking.add(job.id)
+        self._note_asking(job)
         if (line := _line(job)) is not None:
             alike = self._pending.setdefault(line[0], {})
             alike.setdefault(line[1], set()).add(job.id)
@@ -109,11 +109,18 @@ class JobIndex:
         """Partitions in which jobs wait."""
         return {partition for partition, alike in self._pending.items() if alike}
 
+    def _note_asking(self, job: Job) -> None:
+        if job.active and _asks(job):
+            self.active_asking.add(job.id)
+        if job.state is JobState.PENDING and job.machines is not None and job.machines.held:
+            self.held_asking.add(job.id)
+
     def _forget(self, job_id: str) -> None:
         old = self.jobs.get(job_id)
         if old is None:
             return
         self.active_asking.discard(job_id)
+        self.held_asking.discard(job_id)
         self._halted.discard(job_id)
         for node in old.nodes:
             self._on.get(node, set()).discard(job_id)

@@ -67,12 +67,10 @@ def plan_machines(builder: PlanBuilder) -> None:
 def _let_go(builder: PlanBuilder) -> None:
     """Release the jobs that we, or job_submit.lua for us, hold for machines that nobody makes any more."""
     world = builder.world
-    for kind, ids in world.job_index.kinds_pending(sorted(world.job_index.partitions_waiting())):
-        if not kind.reason.startswith("JobHeld"):
-            continue
-        for job in (world.jobs[job_id] for job_id in sorted(ids) if job_id not in world.machines):
-            if job.machines is not None and job.machines.held:
-                builder.insist(_unheld(job, job.machines), Goal.MACHINES)
+    for job_id in sorted(world.job_index.held_asking - world.machines.keys()):
+        job = world.jobs[job_id]
+        if job.machines is not None and job.reason.startswith("JobHeld"):
+            builder.insist(_unheld(job, job.machines), Goal.MACHINES)
 
 
 def _unheld(job: Job, request: MachineRequest) -> ReleaseJob:
