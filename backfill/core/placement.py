@@ -15,7 +15,17 @@ from backfill.core.policies.limits import Limits
 from backfill.core.policies.spread import Order
 from backfill.core.policy import PolicySet
 from backfill.core.queue import Touched
-from backfill.core.room import NOTHING_MORE, NodeNeed, forbidden, host_full, never, no_memory, numa_full, room
+from backfill.core.room import (
+    NOTHING_MORE,
+    NodeNeed,
+    forbidden,
+    host_full,
+    never,
+    no_memory,
+    numa_full,
+    places_ever,
+    room,
+)
 from backfill.core.world import World
 
 # In Slurm's long words. PLANNED is among them only where it is not known for when.
@@ -28,6 +38,9 @@ _MAY_BE_FREE = (Phase.FAILED, Phase.GIVEN_UP, Phase.REMOVING)
 
 
 _MOST_ASKS = 6  # so many different demands on a host are kept
+
+
+_MOST_WANTS = 50  # and so many of orders
 
 
 def out_of_reach(world: World, host: str, limits: Limits) -> Reason | None:
@@ -108,6 +121,8 @@ def _enough(world: World, host: str, policies: PolicySet) -> Reason | None:
 Room = tuple[str, Resources]  # a host and what is left on it
 Ask = tuple[float, Resources]  # for how long a host must not be wanted, and what an instance takes
 Look = tuple[Resources | Reason, float]  # what is left on a host or why nobody may come; until when
+Want = tuple[Resources, NodeNeed]  # the shape of an order's members, and what each takes besides
+Opening = tuple[float, float]  # from when a host counts as open soon; until when that holds
 Rank = tuple[float, int, int]  # what the policy goes by, the lowest first; and the host's place in the file
 
 
@@ -196,6 +211,7 @@ class Rooms:
         self._looks: dict[Ask, dict[str, Look]] = {}  # by what is asked of a host
         self._ranks: dict[Ask, dict[str, Rank]] = {}  # of hosts with room
         self._sorted: dict[Ask, list[Rank]] = {}  # the same, the best first
+        self._openings = _Openings(policies)
 
     def forget(self) -> None:
         """Anything may have changed."""
@@ -232,6 +248,13 @@ class Rooms:
             assert isinstance(left, Resources)
             yield hosts[place], left
 
+    def places_soon(self, world: World, want: Want) -> tuple[list[int], float]:
+        """Return how many such members each host that is open soon would carry if nothing were on it;
+        and when more hosts are open soon, as far as time alone tells."""
+        self._refresh(world)
+        self.until_s = min(self.until_s, self._openings.begin(world))
+        return self._openings.places(world, want)
+
     def news(self, world: World) -> bool:
         """Return True if somebody would find another room somewhere than when this was asked before."""
         self._refresh(world)
@@ -250,6 +273,8 @@ class Rooms:
                 self._news = self._news or old[0] != new[0]
                 self.until_s = min(self.until_s, new[1])
                 self._sort(ask, host, self._rank(world, host, new))
+        news, until_s = self._openings.look_again(world, hosts)
+        self._news, self.until_s = self._news or news, min(self.until_s, until_s)
 
     def _rank(self, world: World, host: str, look: Look) -> Rank | None:
         left = look[0]
@@ -272,9 +297,61 @@ class Rooms:
         """Look again at hosts of which time alone may have made a difference."""
         if now_s < self.until_s:
             return
-        every = [look for looks in self._looks.values() for look in looks.items()]
-        self.hosts.touched.update(host for host, (_, until_s) in every if now_s >= until_s)
-        self.until_s = min((until_s for _, (_, until_s) in every if until_s > now_s), default=inf)
+        every = [*self._openings.moments()]
+        for looks in self._looks.values():
+            every += ((host, until_s) for host, (_, until_s) in looks.items())
+        self.hosts.touched.update(host for host, until_s in every if now_s >= until_s)
+        self.until_s = min((until_s for _, until_s in every if until_s > now_s), default=inf)
+
+
+class _Openings:
+    """Which hosts are open soon, and what each would carry; nothing until an order asks."""
+
+    def __init__(self, policies: PolicySet) -> None:
+        self.policies = policies
+        self._found: dict[str, Opening] = {}
+        self._soon: list[str] = []  # hosts that are open soon
+        self._more_s = -inf  # from when there are more of them
+        self._places: dict[Want, dict[str, int]] = {}
+
+    def moments(self) -> Iterator[tuple[str, float]]:
+        """Yield each host, and when time alone may make a difference about it."""
+        return ((host, until_s) for host, (_, until_s) in self._found.items())
+
+    def begin(self, world: World) -> float:
+        """Look at all hosts if none was looked at yet; return until when time changes nothing then."""
+        if self._found:
+            return inf
+        self._found = {host: _opening(self.policies, host, world) for host in self.policies.hosts}
+        return min((until_s for _, until_s in self._found.values()), default=inf)
+
+    def places(self, world: World, want: Want) -> tuple[list[int], float]:
+        """Return what `Rooms.places_soon` tells."""
+        if world.now_s >= self._more_s:
+            self._soon = [host for host, (soon_s, _) in self._found.items() if soon_s <= world.now_s]
+            later = (soon_s for soon_s, _ in self._found.values() if soon_s > world.now_s)
+            self._more_s = min(later, default=inf)
+        if want not in self._places and len(self._places) == _MOST_WANTS:
+            self._places.clear()
+        known = self._places.setdefault(want, {})
+        for host in self._soon:
+            if host not in known:
+                known[host] = places_ever(world, self.policies, host, *want)
+        return [known[host] for host in self._soon], self._more_s
+
+    def look_again(self, world: World, hosts: set[str]) -> tuple[bool, float]:
+        """Look at these once more; return whether that matters to an order, and until when it holds."""
+        news, until_s = False, inf
+        for host in hosts & self._found.keys():
+            old, new = self._found[host], _opening(self.policies, host, world)
+            self._found[host], until_s = new, min(until_s, new[1])
+            if old[0] != new[0]:
+                news, self._more_s = True, -inf
+        for want, known in self._places.items():
+            for host in hosts & known.keys():
+                old_places, known[host] = known[host], places_ever(world, self.policies, host, *want)
+                news = news or known[host] != old_places
+        return news, until_s
 
 
 class Names:
@@ -363,6 +440,22 @@ def _unproven(world: World, host: str) -> Reason | None:
     """Return why nothing new may come to the host; what is there already goes on, and comes back."""
     said = world.hosts[host].unproven
     return because(Code.HOST_UNPROVEN, host=host, said=Words(said)) if said else None
+
+
+def _opening(policies: PolicySet, host: str, world: World) -> Opening:
+    """Return from when the host counts as open soon for orders that were passed over, and until when
+    that holds: -inf where it takes new instances as soon as it has room, inf where nobody knows.
+
+    How long jobs of low priority go on that are there does not count: nobody comes after them.
+    """
+    if out_of_reach(world, host, policies.limits) or _unproven(world, host):
+        return inf, inf
+    if world.takers(host):
+        free_s = free_again_s(world, host)
+        return (inf if free_s is None else free_s - policies.own_machines.passed_over_s), inf
+    pays_s = policies.gaps.boot_pays_s
+    shut = shut_for_long(world, policies, host, pays_s) is not None
+    return inf if shut else -inf, _known_until_s(world, host, policies, pays_s)
 
 
 def shut_for_long(world: World, policies: PolicySet, host: str, pays_s: float) -> Reason | None:

@@ -8,6 +8,8 @@ import pytest
 
 from backfill.core.policies.own_machines import OwnMachines
 from backfill.core.policies.scale import Scale
+from backfill.core.reconcile.planner import plan
+from backfill.core.world import World
 from backfill.drivers.simulated.world import SimulatedWorld
 from backfill.sim.scenarios.rehearsal import Rehearsal
 from tests.simulation.policy_cluster import cluster, ended, play, policies, running
@@ -105,3 +107,33 @@ def test_a_job_beyond_its_users_own_cap_stops_nobody_else() -> None:
     other = sim.submit("htc", 10.0, user="bob", comment="backfill-vm:cpus=1")
     run.until(lambda: ended(sim, other), 100)
     assert any("most_per_user" in why for why in why_not(run, second))
+
+
+def test_orders_that_wait_cost_nothing_while_no_host_changes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many orders and hosts: who has a host is not asked with each reading of each other one."""
+    sim = SimulatedWorld(start_s=1_700_000_000.0)
+    sim.add_partition("htc", tier=1, feature="backfill")
+    sim.add_partition("batch", tier=10, feature="metal")
+    hosts = tuple(f"bm{number}" for number in range(1, 21))
+    for host in hosts:
+        sim.add_host(host, cpus=4, features=("metal",))
+    own = OwnMachines(enabled=True, passed_over_s=PASSED_S, most=100)
+    run = play(sim, policies(own_machines=own, hosts=hosts))
+    run.run(2)
+    for host in hosts:
+        sim.submit("batch", DAY_S, required_nodes=(host,), time_limit_s=DAY_S)
+    run.run(5)
+    for number in range(5):
+        sim.submit("htc", 10.0, user=f"u{number}", comment="backfill-vm:cpus=2")
+    run.run(PASSED_S + 5)
+    asked: list[str] = []
+    takers = World.takers
+
+    def counted(world: World, host: str) -> tuple[str, ...]:
+        asked.append(host)
+        return takers(world, host)
+
+    monkeypatch.setattr(World, "takers", counted)
+    monkeypatch.setattr("backfill.engine.cycle.plan", plan)  # once each, and not from scratch as well
+    run.run(10)
+    assert len(asked) <= 10 * len(hosts)

@@ -6,12 +6,11 @@ from math import inf
 
 from backfill.core.model.fleet import Fleet, FleetState
 from backfill.core.model.lifecycle import Phase
-from backfill.core.placement import free_again_s, out_of_reach, shut_for_long
+from backfill.core.placement import rooms_of
 from backfill.core.queue import Topic
 from backfill.core.reconcile.builder import PlanBuilder, members
 from backfill.core.reconcile.orders import need_of_member
 from backfill.core.reconcile.own_machines import places_in
-from backfill.core.room import places_ever
 
 
 def lacks_room(builder: PlanBuilder, fleet: Fleet) -> bool:
@@ -43,30 +42,9 @@ def comes_first(builder: PlanBuilder, fleet: Fleet) -> bool:
         return False
     if fleet.state is not FleetState.WAITING:
         return True
-    world, policies = builder.world, builder.policies
-    builder.awaits(Topic.READING)
-    shape = (fleet.flavour or policies.instances.flavour).resources
-    need, soon = (
-        need_of_member(builder, fleet),
-        [host for host in policies.hosts if _soon_open(builder, host)],
-    )
-    places = [places_ever(world, policies, host, shape, need) for host in soon]
+    builder.awaits(Topic.ROOM)
+    shape = (fleet.flavour or builder.policies.instances.flavour).resources
+    rooms, need = rooms_of(builder.world, builder.policies), need_of_member(builder, fleet)
+    places, more_s = rooms.places_soon(builder.world, (shape, need))
+    builder.wake_at(more_s)
     return places_in(fleet.company, places) >= fleet.size
-
-
-def _soon_open(builder: PlanBuilder, host: str) -> bool:
-    """Return True if a host takes new instances as soon as it has room, or its jobs end soon.
-
-    How long those of low priority go on that are there does not count: nobody comes after them.
-    """
-    world, policies = builder.world, builder.policies
-    if shut_for_long(world, policies, host, policies.gaps.boot_pays_s) is None:
-        return True
-    if out_of_reach(world, host, policies.limits) or world.hosts[host].unproven or not world.takers(host):
-        return False
-    free_s = free_again_s(world, host)
-    if free_s is None:
-        return False
-    soon_s = free_s - policies.own_machines.passed_over_s
-    builder.wake_at(soon_s)
-    return builder.now_s >= soon_s
