@@ -471,26 +471,6 @@ def test_a_job_gets_no_image_but_those_that_are_named_and_its_owner_may_have(wor
     assert not run.world.managed
 
 
-@pytest.mark.parametrize("before", [True, False])
-def test_jobs_that_we_hold_are_let_go_once_nobody_makes_machines_for_them(before: bool) -> None:
-    """Whether the daemon had known of them or job_submit.lua alone; a hold of somebody else stays."""
-    sim = cluster(4)
-    run = play(sim, policies(own_machines=replace(OWN, enabled=before, most=1)))
-    held = {"held": True, "held_by_owner": True}
-    jobs = [sim.submit("htc", 600.0, admin_comment=f"{WORD}:cpus=1,held=1", **held) for _ in range(3)]
-    kept = sim.submit("htc", 5.0, comment=f"{WORD}:cpus=1,held=1", held=True)
-    if before:
-        run.until(lambda: running(sim, jobs[0]), 60)
-        run.kill()
-        run.policies = policies(own_machines=replace(OWN, enabled=False))
-        run.start()
-    run.until(lambda: running(sim, *jobs), 100)
-    assert f"(own_machines.enabled) {WORD}:cpus=1" in sim.slurm.admin_comment(jobs[2])
-    releases = [r.subject for r in run.journal.read() if r.kind == "intent" and r.body["t"] == "ReleaseJob"]
-    assert sorted(releases) == sorted(jobs)
-    assert sim.job(kept).reason == "JobHeldAdmin"
-
-
 def test_an_instant_clone_is_as_large_as_the_closest_parent_that_covers_it() -> None:
     """A job that wants more than any parent has gets a linked one of its exact size instead."""
     warm = Environments(rules=(ImageRule("default", warm_parents=1),))

@@ -73,12 +73,12 @@ def _let_go(builder: PlanBuilder) -> None:
             builder.insist(_unheld(job, job.machines), Goal.MACHINES)
 
 
-def _unheld(job: Job, request: MachineRequest) -> ReleaseJob:
+def _unheld(job: Job, request: MachineRequest | None) -> ReleaseJob:
     why = "no job gets machines of its own now (own_machines.enabled)"
-    word = render(replace(request, held=False))
-    return ReleaseJob(
-        subject=job.id, generation=job.restarts, reason=why, job_id=job.id, text=f"{OUR_REASON} {why} {word}"
-    )
+    text = f"{OUR_REASON} {why}"
+    if request is not None:
+        text += f" {render(replace(request, held=False))}"
+    return ReleaseJob(subject=job.id, generation=job.restarts, reason=why, job_id=job.id, text=text)
 
 
 def taken_in(
@@ -190,7 +190,9 @@ def _step_queued(builder: PlanBuilder, own: JobMachines, job: Job | None) -> Non
     if job is None or job.state is not JobState.PENDING:
         reclaim(builder, own, "its job has left the queue")
         return
-    if not own.fleet and not builder.policies.own_machines.enabled:
+    fleet = builder.world.fleets.get(own.fleet)
+    begun = fleet is not None and fleet.state is not FleetState.WAITING
+    if not begun and not builder.policies.own_machines.enabled:
         reclaim(builder, own, "own_machines.enabled is false")
         return
     never = never_own(builder, own, job)
@@ -202,7 +204,6 @@ def _step_queued(builder: PlanBuilder, own: JobMachines, job: Job | None) -> Non
     if not own.fleet:
         _order(builder, own)
         return
-    fleet = builder.world.fleets.get(own.fleet)
     if fleet is None or not fleet.growing:
         failed(builder, own, fleet)
     elif fleet.state is FleetState.MAKING:
@@ -433,9 +434,12 @@ def _step_reclaimed(builder: PlanBuilder, own: JobMachines, job: Job | None) -> 
 
 
 def _step_given_back(builder: PlanBuilder, own: JobMachines, job: Job | None) -> None:
-    """Whoever releases it wants it to be tried again; or it is cancelled."""
+    """Whoever releases it wants it to be tried again; or it is cancelled. Switched off, it waits no more."""
     if job is None or job.state is not JobState.PENDING:
         become(builder, own, MachinesState.GONE, "its job has left the queue")
+        return
+    if job.reason.startswith("JobHeld") and not builder.policies.own_machines.enabled:
+        builder.insist(_unheld(job, own.request), Goal.MACHINES)
         return
     if _cancels(builder):
         builder.insist(
