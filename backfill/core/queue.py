@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from backfill.core.model.cluster import Job, JobState
 from backfill.core.model.lifecycle import ON_CPU, ManagedNode, Phase
+from backfill.core.model.pilots import slot_of_name
 
 if TYPE_CHECKING:
     from backfill.core.model.plan import Plan
@@ -452,10 +453,9 @@ class WorkQueue:
         waited = any(one is not None and one.state is JobState.PENDING for one in (before, after))
         if waited or job.id in world.job_index.active_asking:
             self.mark(NEW_MACHINES)
-        if any(name in world.managed for name in nodes):
-            self.mark_scale()
+        if ours := any(name in world.managed for name in nodes):
             self._mark_budget()
-        elif any(one is not None and one.state is JobState.PENDING for one in (before, after)):
+        if waited or ours or slot_of_name(job.name) is not None:  # what only has a pilot's name is in its way
             self.mark_scale()
 
     def _jobs_moved_on(self, name: str) -> None:

@@ -93,6 +93,20 @@ def test_a_slot_that_slurm_refuses_does_not_keep_the_others_back() -> None:
     assert len(tried) <= 4 + SUPPLY.failures
 
 
+def test_however_many_names_are_taken_the_next_slots_are_used() -> None:
+    """More than `failures` of them: they are said, with the remedy, and used again once they are free."""
+    sim, run = begun(20, most=8)
+    taken = [sim.submit("batch", 5.0, name=name_of(slot), user="pilot", held=True) for slot in (1, 2, 3, 4)]
+    sim.submit("batch", 900.0, name=name_of(5), user="ann")
+    run.until(lambda: any(f"job {taken[3]} of user pilot has its name" in text for text in said(run)), 60)
+    run.until(lambda: len(alive(sim)) == 4, 120)
+    assert sorted(slot_of(job.name, job.comment) or 0 for job in alive(sim)) == [5, 6, 7, 8]
+    for job in taken[:3]:
+        sim.slurm.release_job(job)
+    run.until(lambda: all(sim.job(job).state in ENDED for job in taken[:3]), 60)
+    run.until(lambda: {1, 2, 3} <= {slot_of(job.name, job.comment) for job in pilots(sim)}, 900)
+
+
 def test_never_more_than_the_cap() -> None:
     """At no time."""
     sim, run = begun(20, most=2)

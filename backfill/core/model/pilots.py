@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from backfill.core.model.cluster import Job
+from backfill.core.model.cluster import ENDED, Job
 
 _MARK, _NAME = "backfill: pilot ", "backfill-pilot-"
 
@@ -47,16 +47,24 @@ class PilotIndex:
     def __init__(self) -> None:
         self.pool = PoolPicture()
         self.told: dict[str, tuple[int, float]] = {}  # job -> restarts, and when its room goes
-        self._jobs: dict[str, Job] = {}  # those that say to be ours, ended ones as well
+        self._jobs: dict[str, Job] = {}  # those of a pilot's name, ended ones as well
 
     def of(self, user: str) -> list[Job]:
         """Return the user's pilots that Slurm shows, in order of their slots and numbers."""
-        found = [job for job in self._jobs.values() if job.user == user]
+        theirs = [job for job in self._jobs.values() if job.user == user]
+        found = [job for job in theirs if slot_of(job.name, job.comment) is not None]
         return sorted(found, key=lambda job: (slot_of(job.name, job.comment) or 0, job.raw_id))
 
+    def in_the_way(self, user: str) -> dict[int, Job]:
+        """Return jobs of the user that are no pilots and have the name of one, by its slot."""
+        theirs = (job for job in self._jobs.values() if job.user == user)
+        living = [job for job in theirs if job.state not in ENDED or job.holds_nodes]
+        found = [job for job in living if slot_of(job.name, job.comment) is None]
+        return {slot_of_name(job.name) or 0: job for job in sorted(found, key=lambda job: -job.raw_id)}
+
     def put(self, job: Job) -> None:
-        """Take in a new or changed job, if it is a pilot."""
-        if slot_of(job.name, job.comment) is not None:
+        """Take in a new or changed job, if it has the name of a pilot."""
+        if slot_of_name(job.name) is not None:
             self._jobs[job.id] = job
 
     def drop(self, job_id: str) -> None:

@@ -240,6 +240,7 @@ class Code(Enum):
     NO_IDLE_ROOM = "no_idle_room"
     PILOT_GAP = "pilot_gap"
     PILOTS_FAIL = "pilots_fail"
+    PILOT_NAME = "pilot_name"
     # What is asked directly before something is destroyed.
     ANOTHER_LIFE = "another_life"
     SHOWN_AS = "shown_as"

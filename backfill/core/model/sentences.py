@@ -367,6 +367,9 @@ _CODES: dict[Code, str | Callable[[Mapping[str, Any]], str]] = {
         "{count} pilots have failed, the last of them job {job}: read its output; the next one "
         "is sent when Slurm has forgotten one of them"
     ),
+    Code.PILOT_NAME: (
+        "job {job} of user {user} has its name, and Slurm would let the pilot wait for it: scancel {job}"
+    ),
     Code.ANOTHER_LIFE: "{host} now shows generation {generation} of it",
     Code.SHOWN_AS: "{host} shows it as {state}",
     Code.JOB_ON_IT: "job {job} is on it",

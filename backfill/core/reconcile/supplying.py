@@ -162,7 +162,7 @@ def _send(builder: PlanBuilder, pilots: list[Job], taken: set[int], wanted: Pilo
     shown = {_slot(job) for job in pilots if _lives(job)}
     left = supply.per_min - len(lately) - len(taken - shown)
     limits, stuck = [*wanted.limits_s], 0
-    for slot in _free_slots(supply.most, taken):
+    for slot in _free_slots(builder, taken):
         # What Slurm has refused for several it would refuse for the next.
         if not limits or stuck >= supply.failures:
             break
@@ -177,8 +177,17 @@ def _send(builder: PlanBuilder, pilots: list[Job], taken: set[int], wanted: Pilo
     return None
 
 
-def _free_slots(most: int, taken: set[int]) -> Iterator[int]:
-    return (slot for slot in range(1, most + 1) if slot not in taken)
+def _free_slots(builder: PlanBuilder, taken: set[int]) -> Iterator[int]:
+    """Yield slots without a pilot, but for those whose name another job has: a pilot would wait for it."""
+    supply = builder.policies.supply
+    in_the_way = builder.world.pilots.in_the_way(supply.user)
+    for slot in range(1, supply.most + 1):
+        if slot in taken:
+            continue
+        if (job := in_the_way.get(slot)) is None:
+            yield slot
+        else:
+            builder.refuse(name_of(slot), Goal.PILOT, because(Code.PILOT_NAME, job=job.id, user=job.user))
 
 
 def _submit(builder: PlanBuilder, slot: int, limit_s: float) -> Progress:

@@ -20,7 +20,7 @@ from backfill.drivers.store.codec import WORDS
 FORMATS = (
     (1, ""),  # plain text; before fingerprints were taken
     (2, "9532352ca33e57c1"),
-    (3, "3b34cc946f24d69d"),
+    (3, "3d1b11481b10616e"),
 )
 VERSION = FORMATS[-1][0]
 
