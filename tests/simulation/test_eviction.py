@@ -10,10 +10,11 @@ from backfill.core.model import changes as ch
 from backfill.core.model.cluster import JobState
 from backfill.core.model.fleet import Flavour, InstanceState
 from backfill.core.model.lifecycle import Phase, Rung
+from backfill.core.model.refusals import Code, Goal
 from backfill.core.policies.ladder import Ladder, RungRule
 from backfill.core.policies.limits import Limits
 from backfill.core.policies.scale import Scale
-from backfill.core.policy import PolicySet, Priorities, Template
+from backfill.core.policy import PolicySet, Priorities, Proof, Template
 from backfill.drivers.simulated.costs import StepCosts
 from backfill.drivers.simulated.world import SimulatedWorld
 from backfill.drivers.store.memory import MemoryJournal
@@ -265,6 +266,35 @@ def test_the_whole_ladder_ends_in_the_queue() -> None:
     run.until(lambda: sim.job(low).restarts == 1, 60)
     run.until(lambda: sim.job(low).state is JobState.COMPLETED, 400)
     assert sim.audit() == []
+
+
+def refused(run: Rehearsal, name: str) -> set[tuple[Goal, Code]]:
+    """Return what is refused of a node now, and why."""
+    return {(r.wanted, r.code) for r in run.cycle.last.refusals if r.subject == name}
+
+
+@pytest.mark.parametrize(("proof", "after_s"), [(Proof.MEMORY, 10.0 + 30.0), (Proof.CPU, 10.0 + 100.0)])
+def test_memory_that_cannot_be_written_leaves_the_rung_in_time(proof: Proof, after_s: float) -> None:
+    """Where it is in the way, after `within_s`; else a file server that is out costs no work so soon."""
+    ladder = Ladder(
+        (
+            RungRule(Rung.PAUSE, within_s=1.0, for_s=10.0),
+            RungRule(Rung.SUSPEND, within_s=30.0, for_s=100.0),
+            RungRule(Rung.REQUEUE),
+        )
+    )
+    sim = cluster(hosts=("bm1",))
+    run = Rehearsal(sim, replace(policies(ladder), hosts=("bm1",), proof=proof), MemoryJournal())
+    low = sim.submit("htc", 500.0)
+    run.until(lambda: running(run, low), 30)
+    run.run(5.0)
+    sim.faults.fail("suspend", UnreachableError("vn1", "the file server is out"), times=1000)
+    sim.submit("batch", 5000.0)
+    over_s = sim.now_s + after_s
+    run.until(lambda: (Goal.SUSPEND, Code.CALL_FAILED) in refused(run, "vn1"), after_s)
+    run.run(over_s - 1.0 - sim.now_s)
+    assert sim.job(low).restarts == 0
+    run.until(lambda: sim.job(low).restarts == 1, 40)
 
 
 def test_a_job_requeued_behind_our_back_is_never_thawed() -> None:

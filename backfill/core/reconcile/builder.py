@@ -443,16 +443,13 @@ def kept_in_memory(instance: Instance | None) -> Reason | None:
 
 
 def suspend(builder: PlanBuilder, node: ManagedNode, reason: str) -> Progress:
-    """Write the instance's memory to disk when it is its turn."""
+    """Write the instance's memory to disk when it is its turn; REFUSED: it is not yet."""
     kept = kept_in_memory(builder.instance(node))
     if kept:
         builder.refuse(node.name, Goal.SUSPEND, kept)
         return Progress.FINAL
     world, queue = builder.world, builder.policies.disk_queue
-    expected_s = _expected_s(builder, node)
-    action = SuspendInstance(
-        subject=node.name, generation=node.generation, reason=reason, host=node.host, expected_s=expected_s
-    )
+    action = _to_disk(builder, node, reason)
     if world.running(action.key):
         return Progress.RUNNING
     writing = {name: _used_mb(builder, name) for name in builder.under_way(_KIND, but=node.name)}
@@ -462,8 +459,27 @@ def suspend(builder: PlanBuilder, node: ManagedNode, reason: str) -> Progress:
         builder.awaits(Topic.DISK)
         others = Aside(tuple(sorted(writing)))
         builder.refuse(node.name, Goal.SUSPEND, refusal.plus(others=others))
-        return Progress.WAITING
-    return builder.do(action)
+        return Progress.REFUSED
+    progress, operation = builder.do(action), builder.operation(action)
+    if progress in (Progress.WAITING, Progress.FINAL) and operation is not None:
+        builder.refuse(node.name, Goal.SUSPEND, call_failed(operation.problem))
+    return progress
+
+
+def failed_suspends(builder: PlanBuilder, node: ManagedNode) -> int:
+    """Return how often in a row the instance's memory could not be written."""
+    operation = builder.operation(_to_disk(builder, node, ""))
+    return 0 if operation is None else operation.attempts
+
+
+def _to_disk(builder: PlanBuilder, node: ManagedNode, reason: str) -> SuspendInstance:
+    return SuspendInstance(
+        subject=node.name,
+        generation=node.generation,
+        reason=reason,
+        host=node.host,
+        expected_s=_expected_s(builder, node),
+    )
 
 
 def _is_on(builder: PlanBuilder, name: str, host: str) -> bool:

@@ -16,9 +16,18 @@ from backfill.core.model.sentences import sentence
 from backfill.core.placement import closed, find_host, free_again_s, too_short
 from backfill.core.policies.gaps import late
 from backfill.core.policies.ladder import RungRule
+from backfill.core.policy import Proof
 from backfill.core.queue import Topic
 from backfill.core.reconcile.admission import unplaced
-from backfill.core.reconcile.builder import PlanBuilder, Progress, kept_in_memory, ladder_of, suspend, tell
+from backfill.core.reconcile.builder import (
+    PlanBuilder,
+    Progress,
+    failed_suspends,
+    kept_in_memory,
+    ladder_of,
+    suspend,
+    tell,
+)
 from backfill.core.reconcile.checkpoints import awaits_state, step_ordered
 from backfill.core.reconcile.condemn import awaited, end_overdue, kept_apart, lost, over, permit, stale
 from backfill.core.reconcile.course import (
@@ -397,13 +406,32 @@ def _hopeless(builder: PlanBuilder, node: ManagedNode, rule: RungRule) -> Reason
 
 
 def _suspend(builder: PlanBuilder, node: ManagedNode) -> None:
-    rule = builder.rule(node)
+    """Write its memory to disk; where that does not work in time, take the next rung."""
     reason = f"stood still for long: its memory goes to disk ({node.reason})"
     progress = suspend(builder, node, reason)
-    builder.wake_at(node.stopping.since_s + rule.within_s)
     if progress is Progress.FINAL:
         kept = kept_in_memory(builder.instance(node))
         climb(builder, node, sentence(kept) if kept else "suspend did not work")
+        return
+    limit_s = _suspended_in_s(builder, node)
+    if limit_s is None or not builder.overdue(node.stopping.since_s, limit_s):
+        return
+    if progress is Progress.WAITING and failed_suspends(builder, node) > 1:
+        climb(builder, node, f"suspend did not work within {limit_s:g} s")
+
+
+def _suspended_in_s(builder: PlanBuilder, node: ManagedNode) -> float | None:
+    """Return in what time its memory has to be on disk, or the next rung is taken; None: it is tried on.
+
+    Where its memory is in nobody's way, no work is lost for a file server that is out: it may stand
+    still for as long as on disk.
+    """
+    rule, after = builder.rule(node), rule_after(builder, node).rung
+    if after is Rung.PAUSE:
+        return None
+    if after not in (Rung.REQUEUE, Rung.CANCEL) or builder.policies.proof is Proof.MEMORY:
+        return rule.within_s
+    return None if rule.for_s is None else max(rule.within_s, rule.for_s)
 
 
 def _give_to_queue(builder: PlanBuilder, node: ManagedNode) -> None:
