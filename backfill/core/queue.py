@@ -15,7 +15,7 @@ from math import inf
 from typing import TYPE_CHECKING, NamedTuple
 
 from backfill.core.model.cluster import Job, JobState
-from backfill.core.model.lifecycle import ON_CPU, ManagedNode, Phase
+from backfill.core.model.lifecycle import ON_CPU, ManagedNode, Phase, checkpointed
 from backfill.core.model.pilots import slot_of_name
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ class Topic(IntEnum):
     BOOTS = auto()  # an instance has booted or gone, or a parent of clones has
     ON_CPU = auto()  # more or fewer instances than before are at work
     DISK = auto()  # memory was written
-    CHECKPOINTS = auto()  # an order of a checkpoint is over
+    CHECKPOINTS = auto()  # one that stands still for a checkpoint, or came back badly, is a step further
     SILENCE = auto()  # a node has become silent, or answers again, or there are more nodes, or fewer
 
 
@@ -506,7 +506,7 @@ class WorkQueue:
             self.happened(Topic.ON_CPU)
         if old in (Phase.REMOVING, Phase.DRAINING) and old is not new:
             self.happened(Topic.REMOVALS)
-        if before is not None and before.order and (after is None or not after.order):
+        if before is not None and checkpointed(before):
             self.happened(Topic.CHECKPOINTS)
 
     def companions_moved(self, node: ManagedNode) -> None:

@@ -119,6 +119,20 @@ def test_instances_that_do_not_stop_together_are_not_kept() -> None:
     assert sim.audit() == []
 
 
+def test_memory_that_cannot_be_written_costs_the_checkpoint_and_not_the_job() -> None:
+    """It does not stand still on a host of its own for as long as a file server is out."""
+    run, job = on_two_nodes()
+    sim = run.sim
+    sim.faults.fail("suspend", UnreachableError("files", "no answer"), times=1000)
+    order(run, job)
+    run.until(lambda: sim.job(job).state is JobState.SUSPENDED, 20)
+    run.until(lambda: seen_running(run, job), 60)
+    assert not any(m.order for m in run.world.managed.values())
+    run.until(lambda: sim.job(job).state is JobState.COMPLETED, 200)
+    assert sim.provider.checkpoints() == ()
+    assert sim.audit() == []
+
+
 def test_a_full_quota_costs_the_checkpoint_and_not_the_job() -> None:
     """The reason is in the story, and the job goes on."""
     run, job = on_one_host(60.0, checkpoints=Checkpoints(quota_mb=10))

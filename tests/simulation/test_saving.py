@@ -14,6 +14,7 @@ from backfill.core.policies.saving import Saving, daly_s
 from backfill.core.policy import PolicySet
 from backfill.drivers.simulated.world import SimulatedWorld
 from backfill.drivers.store.memory import MemoryJournal
+from backfill.ports.errors import UnreachableError
 from backfill.sim.scenarios.rehearsal import Rehearsal
 from tests.simulation.test_checkpoints import WARM
 from tests.simulation.test_eviction import cluster, policies, ready, running
@@ -115,6 +116,21 @@ def test_jobs_are_saved_one_after_the_other() -> None:
     assert "saving.at_once = 1 is reached" in told
     assert {c.job for c in sim.provider.checkpoints()} == set(jobs)
     assert sim.audit() == []
+
+
+def test_while_no_memory_can_be_written_only_one_is_stopped_on_each_host() -> None:
+    """The file server is out: who was stopped in vain cannot come back, and nobody else is stopped there."""
+    sim = cluster(hosts=("bm1", "bm2"))
+    run = Rehearsal(sim, saving(("bm1", "bm2")), MemoryJournal())
+    jobs = [sim.submit("htc", 20_000.0) for _ in range(4)]
+    run.until(lambda: running(run, *jobs), 60)
+    sim.stop_file_server()
+    sim.faults.fail("suspend", UnreachableError("files", "no answer"), times=10_000)
+    run.run(7200.0)
+    assert [sim.job(job).state for job in jobs].count(JobState.RUNNING) == 2
+    assert not any(m.order for m in run.world.managed.values())
+    told = {why(r) for r in run.cycle.last.refusals if r.wanted is Goal.CHECKPOINT}
+    assert told == {"saving.at_once = 1 is reached"}
 
 
 def test_components_of_a_het_job_are_not_stopped_for_a_checkpoint() -> None:

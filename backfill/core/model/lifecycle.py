@@ -491,6 +491,14 @@ def _answered_s(node: ManagedNode) -> float | None:
     return first_s if first_s is not None and first_s >= node.since_s else woken_s
 
 
+def checkpointed(node: ManagedNode) -> bool:
+    """Return True if a checkpoint of it is made or put back, or it returns from one, or returned badly."""
+    if node.order is not None or node.stop is None:
+        return node.order is not None
+    back = node.phase is Phase.RETURNING and node.stop.since_s == node.ordered_s
+    return back or node.stop.cause is EvictionCause.PUT_OFF
+
+
 def interrupted(node: ManagedNode) -> dict[str, object]:
     """Fields of a node whose return is broken off: what its jobs did meanwhile counts for them.
 

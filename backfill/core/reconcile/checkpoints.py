@@ -20,11 +20,12 @@ from backfill.core.model.sentences import sentence
 from backfill.core.placement import find_host
 from backfill.core.queue import Topic
 from backfill.core.reconcile.admission import unplaced
-from backfill.core.reconcile.builder import PlanBuilder, Progress, kept_in_memory, suspend
+from backfill.core.reconcile.builder import PlanBuilder, Progress, failed_suspends, kept_in_memory, suspend
 from backfill.core.reconcile.condemn import condemn, forget_lost, lost_with, work_on
 from backfill.core.room import need_of
 
-# Once a fellow has been replaced it is tried so often before the job is given up here.
+# So often memory is written before all go on without, and, once a fellow has been replaced, a
+# replacement tried before the job is given up here.
 _TRIES = 5
 # Of what is left of a job's patience a checkpoint may use so much: the way back takes its time, too.
 _OF_PATIENCE = 0.5
@@ -92,14 +93,24 @@ def _keep(
     elif order.kept or not all(_stands_still(builder, one) for one in fellows):
         return
     elif instance.state is InstanceState.PAUSED:
-        if suspend(builder, node, f"for checkpoint {order.id}") is Progress.FINAL:
+        progress = suspend(builder, node, f"for checkpoint {order.id}")
+        if progress is Progress.FINAL or _tried_on(builder, node, progress):
             kept = kept_in_memory(instance)
-            why = sentence(kept) if kept else f"the memory of {node.name} could not be written"
+            why = sentence(kept) if kept else _unwritten(node)
             _leave(builder, fellows, f"no checkpoint {order.id}: {why}")
     elif not builder.world.busy(
         node.name
     ):  # seen on disk before the call that wrote it is back, which keeps it
         _keep_here(builder, node, order, fellows)
+
+
+def _tried_on(builder: PlanBuilder, node: ManagedNode, progress: Progress) -> bool:
+    """Return True if its memory could not be written for so often that the job waits no longer for that."""
+    return progress is Progress.WAITING and failed_suspends(builder, node) >= _TRIES
+
+
+def _unwritten(node: ManagedNode) -> str:
+    return f"the memory of {node.name} could not be written"
 
 
 def _is_kept(node: ManagedNode) -> bool:
@@ -208,8 +219,11 @@ def _put_back(
             builder.note(one, f"checkpoint {order.id} is in place", order=None)
     elif instance is not None and instance.state is InstanceState.PAUSED:
         reason = f"checkpoint {order.id} takes its place"
-        if suspend(builder, node, reason) is Progress.FINAL:
-            _fail(builder, order, fellows, f"the memory of {node.name} could not be written")
+        progress = suspend(builder, node, reason)
+        # Where they cannot all go on as they were, a disk that fails is no reason to start over.
+        in_vain = _tried_on(builder, node, progress) and _untouched(builder, fellows)
+        if in_vain or progress is Progress.FINAL:
+            _fail(builder, order, fellows, _unwritten(node))
     elif builder.world.busy(node.name):
         return  # it is seen on disk before the call that wrote it is back, which keeps it until then
     elif not order.put_back and all(_at_rest(builder, one) for one in fellows):
@@ -261,8 +275,7 @@ def _fail(builder: PlanBuilder, order: CheckpointOrder, fellows: Sequence[Manage
 
     A part that was lost with its host has no state to go on with.
     """
-    lost = any(awaits_state(one) or lost_with(builder, one.host) for one in fellows)
-    if not lost and not any(_in_place(one) or builder.world.busy(one.name) for one in fellows):
+    if _untouched(builder, fellows):
         _leave(builder, fellows, f"checkpoint {order.id} is not put back: {why}")
         return
     for one in fellows:
@@ -270,6 +283,12 @@ def _fail(builder: PlanBuilder, order: CheckpointOrder, fellows: Sequence[Manage
         builder.note(
             one, f"checkpoint {order.id} cannot be put back: {why}", order=replace(one.order, failed=why)
         )
+
+
+def _untouched(builder: PlanBuilder, fellows: Sequence[ManagedNode]) -> bool:
+    """Return True if all can go on as they were."""
+    lost = any(awaits_state(one) or lost_with(builder, one.host) for one in fellows)
+    return not lost and not any(_in_place(one) or builder.world.busy(one.name) for one in fellows)
 
 
 # --- a host that is off for good -------------------------------------------------------------------

@@ -18,7 +18,15 @@ from backfill.core.model.actions import (
 )
 from backfill.core.model.cluster import OUR_REASON, Job, JobState, Node, NodeBase, end_s
 from backfill.core.model.fleet import STILL
-from backfill.core.model.lifecycle import Cause, CheckpointOrder, JobCheck, ManagedNode, Phase
+from backfill.core.model.lifecycle import (
+    Cause,
+    CheckpointOrder,
+    EvictionCause,
+    JobCheck,
+    ManagedNode,
+    Phase,
+    checkpointed,
+)
 from backfill.core.model.refusals import Code, Goal, Reason, Words, because, limit
 from backfill.core.model.sentences import sentence
 from backfill.core.queue import Topic
@@ -389,7 +397,7 @@ def _order(builder: PlanBuilder, job: Job) -> None:
         builder.awaits(Topic.READING)
         builder.refuse(f"job {job.id}", Goal.CHECKPOINT, bar)
         return
-    under_way = {m.order.id for m in world.managed.values() if m.order}
+    under_way = _stopped_for_one(builder, {node.host for node in members})
     if len(under_way) >= at_once:
         builder.awaits(Topic.CHECKPOINTS)
         builder.refuse(f"job {job.id}", Goal.CHECKPOINT, limit("saving.at_once", at_once))
@@ -400,6 +408,20 @@ def _order(builder: PlanBuilder, job: Job) -> None:
         reason = f"checkpoint {identity}: the last one is {_age(builder, job, node)} old"
         order = CheckpointOrder(identity, names)
         builder.note(node, reason, order=order, ordered_s=builder.now_s)
+
+
+def _stopped_for_one(builder: PlanBuilder, hosts: set[str]) -> set[str]:
+    """Return which orders or jobs count as stopped for a checkpoint, if the next is to be on these hosts.
+
+    Where a guest has not come back well, as when a file server is out, others would not either.
+    """
+    found = set()
+    for node in builder.world.managed.values():
+        badly = node.stopping.cause is EvictionCause.PUT_OFF and node.order is None
+        if checkpointed(node) and (not badly or node.host in hosts):
+            job = node.held[0].id if node.held else node.name
+            found.add(job if node.order is None else node.order.id)
+    return found
 
 
 def _keepless(builder: PlanBuilder, host: str) -> Reason | None:
