@@ -105,3 +105,18 @@ def test_machines_do_not_wait_without_end_for_a_component_that_finds_no_room() -
     sim.slurm.release_job(jobs[0])
     run.until(lambda: running(sim, *jobs), 100)
     assert sim.audit() == []
+
+
+def test_machines_that_were_pushed_off_before_their_job_came_have_not_failed() -> None:
+    """However often that happens: the job gets them at last."""
+    sim, run = begin(own_machines=replace(OWN, start_within_s=3600.0, respawns=1))
+    block = sim.submit("batch", 86400.0, required_nodes=("bm2",))
+    jobs = sim.submit_components("htc", 20.0, SMALL, {"comment": f"{WORD}:cpus=4"})
+    for _ in range(3):
+        run.until(lambda: any(state(run, job) is MachinesState.SPAWNED for job in jobs), 100)
+        high = sim.submit("batch", 5.0, required_nodes=("bm1",))
+        run.until(lambda: ended(sim, high), 60)
+    assert not any(own.failures for own in run.world.machines.values())
+    sim.user_cancel(block)
+    run.until(lambda: running(sim, *jobs), 200)
+    assert sim.audit() == []

@@ -248,6 +248,23 @@ def test_office_hours_push_instances_aside_and_give_them_back() -> None:
     assert sim.audit() == []
 
 
+def test_a_budget_takes_those_that_boot_before_those_at_work() -> None:
+    """Four work and four boot at 8:00, when four may be there: nobody's work stops for an empty one."""
+    sim = cluster(start_s=EIGHT - 40)
+    four = Budget("4", schedule="0 8 * * *", duration_s=600.0)
+    run = play(sim, policies(budgets=Budgets((four,))))
+    jobs = [sim.submit("htc", 300.0) for _ in range(4)]
+    run.until(lambda: running(sim, *jobs), 30)
+    run.run(EIGHT - 3 - sim.now_s)
+    more = [sim.submit("htc", 100.0) for _ in range(4)]
+    run.until(lambda: len(phases(run, Phase.BOOTING)) == 4, 3)
+    run.run(EIGHT + 30 - sim.now_s)
+    assert len(run.world.managed) == 4
+    assert running(sim, *jobs)
+    run.until(lambda: ended(sim, *jobs, *more), 900)
+    assert sim.audit() == []
+
+
 def test_a_budget_of_disruptions_lets_idle_ones_go_one_by_one() -> None:
     """With one disruption at a time, two idle instances never leave together; with none, never."""
     for share, left in (("1", 0), ("0", 4)):

@@ -65,13 +65,13 @@ def _overdue(builder: PlanBuilder, node: ManagedNode) -> bool:
 
 
 def _stops(builder: PlanBuilder, node: ManagedNode) -> bool:
-    """Return True if it goes no further, because it has worked before or its host is wanted."""
+    """Return True if it goes no further: it has worked before, its host is wanted, or a budget is full."""
     if _worked_before(builder, node) or _lost_at_work(builder, node):
         return True
     if builder.instance(node) is None and (found := elsewhere(builder, node)) is not None:
         builder.note(node, f"found on {found.host}: the journal is behind", host=found.host)
         return True
-    if builder.taken_from(node):
+    if builder.taken_from(node) or node.name in builder.world.queue.above_budget:
         begin_eviction(builder, node, doomed=True)
         return True
     return False

@@ -13,7 +13,7 @@ from backfill.core.model.actions import HoldJob, PinJob, ReleaseJob, RevokeJob, 
 from backfill.core.model.cluster import ENDED, OUR_REASON, Job, JobState, MachineRequest
 from backfill.core.model.fleet import Flavour, Fleet, FleetState
 from backfill.core.model.job_machines import JobMachines, MachinesState
-from backfill.core.model.lifecycle import ManagedNode, Phase
+from backfill.core.model.lifecycle import ABSENT, EvictionCause, ManagedNode, Phase
 from backfill.core.model.machine_request import render
 from backfill.core.model.plan import SetFleet, SetMachines
 from backfill.core.model.refusals import Code, Goal, Reason, because
@@ -38,6 +38,7 @@ from backfill.core.reconcile.own_machines import (
 from backfill.core.world import World
 
 _HELD = "JobHeldAdmin"
+_TAKEN = (EvictionCause.JOB, EvictionCause.MAINTENANCE, EvictionCause.OPERATOR, EvictionCause.BUDGET)
 
 
 PLAIN = MachineRequest()  # what a job wants that says nothing of its machines
@@ -482,13 +483,12 @@ def failed(builder: PlanBuilder, own: JobMachines, fleet: Fleet | None, why: Rea
     Who had to leave for a job of high priority has not failed, nor who was never complete for want of room.
     """
     there = [] if fleet is None else members(builder, fleet)
-    pushed = fleet is not None and why is None and len(there) < len(fleet.members)
-    pushed = pushed or _never_complete(fleet, there)
+    pushed = fleet is not None and _pushed_off(fleet, there, why)
     said = sentence(why) if why is not None else "" if fleet is None else fleet.reason
-    failures = own.failures if pushed else own.failures + 1
+    failures = own.failures + (not pushed and not _never_complete(fleet, there))
     most = builder.policies.own_machines.respawns
     after = MachinesState.QUEUED if failures <= most else MachinesState.GIVEN_BACK
-    reason = f"they failed: {said or 'their order was deleted'}"
+    reason = f"they {'had to leave' if pushed else 'failed'}: {said or 'their order was deleted'}"
     if after is MachinesState.GIVEN_BACK:
         reason = f"its machines failed {failures} times, last with: {said or 'their order was deleted'}"
     become(builder, own, MachinesState.RECLAIMED, reason, after=after, failures=failures)
@@ -498,6 +498,19 @@ def _never_complete(fleet: Fleet | None, there: list[ManagedNode]) -> bool:
     """Return True if not all of the order could be begun, and none of what was begun has failed."""
     begun = fleet is not None and fleet.state is FleetState.UNDOING and fleet.all_begun_s is None
     return begun and all(node.phase is not Phase.GIVEN_UP for node in there)
+
+
+def _pushed_off(fleet: Fleet, there: list[ManagedNode], why: Reason | None) -> bool:
+    """Return True if one of them had to leave its host, and none has failed by itself."""
+    if why is None and len(there) < len(fleet.members):
+        return True
+    leaving = [node for node in there if node.phase in ABSENT]
+    return any(map(_had_to_leave, leaving)) and not any(node.fail for node in leaving)
+
+
+def _had_to_leave(node: ManagedNode) -> bool:
+    """Return True if it goes because something else was to have its host's CPUs."""
+    return node.stop is not None and node.stop.cause in _TAKEN
 
 
 def _give_back(builder: PlanBuilder, own: JobMachines, reason: str) -> None:

@@ -176,16 +176,17 @@ def most_disruptions(world: World, policies: PolicySet) -> int | None:
 
 
 def above_budget(world: World, policies: PolicySet) -> frozenset[str]:
-    """Return names of the steady nodes that must leave because a budget allows fewer now."""
+    """Return names of the nodes that must leave because a budget allows fewer now: first those that boot."""
     most = most_instances(world, policies)
     if most is None:
         return frozenset()
     excess = on_cpu(world) - most
     if excess <= 0:
         return frozenset()
-    steady = [m for m in world.managed.values() if m.phase in _STEADY]
+    there = [m for m in world.managed.values() if m.phase in (Phase.BOOTING, *_STEADY)]
+    there.sort(key=lambda m: m.phase is not Phase.BOOTING)
     one = Resources(1, 0)  # heads are counted here, whatever their size
-    counted = [replace(candidate(world, policies, m), resources=one) for m in steady]
+    counted = [replace(candidate(world, policies, m), resources=one) for m in there]
     return frozenset(policies.victims.choose(counted, Resources(excess, 0), world.now_s))
 
 
