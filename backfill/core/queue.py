@@ -64,7 +64,7 @@ class Topic(IntEnum):
     TIME = auto()  # any time passes: what is said tells how long something takes or lasts
     READING = auto()  # any source was read once more, with or without news
     ROOM = auto()  # the room that new instances would find on some host is another
-    REMOVALS = auto()  # an instance has gone
+    REMOVALS = auto()  # an instance has gone, or a host that some wait for has answered or fallen silent
     BOOTS = auto()  # an instance has booted or gone, or a parent of clones has
     ON_CPU = auto()  # more or fewer instances than before are at work
     DISK = auto()  # memory was written
@@ -422,6 +422,7 @@ class WorkQueue:
         self.mark_scale()
         self._mark_fleets()
         self._mark_if_silent()
+        self.happened(Topic.REMOVALS)
         for job_id in self._world.machines:
             self._mark_machines(job_id)
 

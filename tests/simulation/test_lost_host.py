@@ -10,6 +10,8 @@ from backfill.core.model.lifecycle import Phase, Rung
 from backfill.core.model.refusals import Code, Goal
 from backfill.core.policies.comeback import Comeback
 from backfill.core.policies.ladder import Ladder, RungRule
+from backfill.core.policies.limits import Limits
+from backfill.core.policies.scale import Scale
 from backfill.sim.scenarios.rehearsal import Rehearsal
 from tests.simulation.policy_cluster import cluster, ended, phases, play, policies, running
 
@@ -122,3 +124,19 @@ def test_an_instance_in_the_making_goes_with_its_host() -> None:
     run.until(lambda: sim.job(job).state is JobState.COMPLETED, 300)
     assert run.world.doubts == {}
     assert phases(run, Phase.REMOVING) == set()
+
+
+def test_removals_that_wait_for_a_dead_host_are_in_nobodys_way_elsewhere() -> None:
+    """As many as may go at once wait there: those that idle on the other host go all the same."""
+    sim = cluster()
+    limits = Limits(boots_at_once=12, removals_at_once=2)
+    run = play(sim, policies(limits=limits, scale=Scale(idle_s=30, boot_within_s=60)))
+    jobs = [sim.submit("htc", 60.0) for _ in range(8)]
+    run.until(lambda: len(phases(run, Phase.BOOTING)) == 8, 10)
+    sim.kill_host("bm2")
+    run.until(lambda: len(phases(run, Phase.REMOVING)) == 4, 200)
+    for job in jobs:
+        sim.user_cancel(job)
+    run.until(lambda: all(m.host == "bm2" for m in run.world.managed.values()), 200)
+    assert len(phases(run, Phase.REMOVING)) == 4
+    assert sim.audit() == []

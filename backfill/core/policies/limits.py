@@ -21,7 +21,8 @@ class Limits:
     removals_at_once: int = key(
         8,
         "Instances without work that are removed at the same time, because nobody needs them "
-        "or because Slurm no longer knows their nodes.",
+        "or because Slurm no longer knows their nodes. Those that wait for a host that does not "
+        "answer count for such hosts alone.",
     )
     destroys_per_min: int = key(
         6, "Instances with work that are destroyed within one minute, whatever the reason."

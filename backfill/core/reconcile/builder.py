@@ -427,6 +427,25 @@ def on_cpu(world: World) -> int:
     return world.fleet.count_in(*ON_CPU)
 
 
+def removals(world: World, host: str, *phases: Phase) -> int:
+    """Return how many that go, in these phases, hold up the next one on a host.
+
+    What waits for a host that does not answer, or for a job, may do so for days: it is in the way only
+    of others on such hosts, which would all go together when these answer again.
+    """
+    going = [world.managed[name] for name in world.fleet.in_phase(*phases)]
+    if not answers(world, host):
+        return len(going)
+    waits = (m.phase is Phase.DRAINING and world.job_index.any_on(m.name) for m in going)
+    return sum(1 for m, waiting in zip(going, waits, strict=True) if not waiting and answers(world, m.host))
+
+
+def answers(world: World, host: str) -> bool:
+    """Return True if the host was read, and could be read when that was last tried."""
+    known = world.hosts.get(host)
+    return known is not None and known.reachable
+
+
 # --- memory to disk, in turns ---------------------------------------------------------------------
 
 _KIND = SuspendInstance.__name__

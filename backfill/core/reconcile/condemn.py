@@ -30,7 +30,7 @@ from backfill.core.model.refusals import Code, Goal, Reason, Words, because, lim
 from backfill.core.model.sentences import sentence
 from backfill.core.policies.workloads import AtEnd
 from backfill.core.queue import Topic
-from backfill.core.reconcile.builder import PlanBuilder, Progress, tell, tell_requeued
+from backfill.core.reconcile.builder import PlanBuilder, Progress, removals, tell, tell_requeued
 
 _READINGS = 3  # that have to agree, begun after the first finding
 
@@ -145,7 +145,7 @@ def permitted(
     if unsure:
         builder.refuse(node.name, Goal.REMOVAL, unsure.after(reason))
         return False
-    full = _full(builder) if jobs else _many(builder)
+    full = _full(builder) if jobs else _many(builder, node)
     if full:
         builder.refuse(node.name, Goal.REMOVAL, full.after(reason))
     return not full
@@ -282,10 +282,10 @@ def _full(builder: PlanBuilder) -> Reason | None:
     return None
 
 
-def _many(builder: PlanBuilder) -> Reason | None:
+def _many(builder: PlanBuilder, node: ManagedNode) -> Reason | None:
     """Return the same of instances without work."""
     most = builder.policies.limits.removals_at_once
-    if builder.world.fleet.count_in(Phase.REMOVING) >= most:
+    if removals(builder.world, node.host, Phase.REMOVING) >= most:
         builder.awaits(Topic.REMOVALS)
         return limit("limits.removals_at_once", most)
     return None

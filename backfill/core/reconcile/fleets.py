@@ -29,7 +29,7 @@ from backfill.core.reconcile.admission import (
     too_soon,
     unplaced,
 )
-from backfill.core.reconcile.builder import PlanBuilder, Progress, members
+from backfill.core.reconcile.builder import PlanBuilder, Progress, members, removals
 from backfill.core.reconcile.condemn import clear
 from backfill.core.reconcile.orders import (
     all_begun,
@@ -281,20 +281,20 @@ def _shrink(builder: PlanBuilder, fleet: Fleet) -> None:
         end = FleetState.FAILED if fleet.state is FleetState.UNDOING else FleetState.GONE
         _set(builder, fleet, fleet.reason, state=end, over_s=builder.now_s)
         return
-    going = (Phase.DRAINING, Phase.REMOVING)
-    busy = sum(1 for m in builder.world.managed.values() if m.phase in going)
+    begun = 0
     for node in there:
+        busy = begun + removals(builder.world, node.host, Phase.DRAINING, Phase.REMOVING)
         if node.phase in OVER:
             builder.forget(node, f"{fleet.id} goes")
         elif node.phase not in (Phase.BOOTING, Phase.READY):
             continue
         elif busy >= builder.policies.limits.removals_at_once:
-            return
+            continue
         elif node.phase is Phase.BOOTING:
-            busy += 1
+            begun += 1
             clear(builder, node, f"{fleet.id} goes: {fleet.reason}")
         elif node.idle_since_s is not None:
-            busy += 1
+            begun += 1
             builder.become(node, Phase.DRAINING, f"{fleet.id} goes", stop=NodeStop(float(builder.now_s)))
         else:
             builder.refuse(node.name, Goal.REMOVAL, because(Code.JOB_RUNS))

@@ -21,7 +21,7 @@ from backfill.core.reconcile.admission import (
     serves,
     wants,
 )
-from backfill.core.reconcile.builder import PlanBuilder, budgets_change_s
+from backfill.core.reconcile.builder import PlanBuilder, answers, budgets_change_s, removals
 from backfill.core.reconcile.condemn import clear
 from backfill.core.reconcile.making_room import idle_for_own, idle_for_stopped, none_left_for_new
 from backfill.core.reconcile.own_machines import asks, kinds_waiting
@@ -384,14 +384,15 @@ def _let_go(
     if not nodes:
         return
     long_s = scale.idle_s if after_s is None else after_s
-    removing = builder.world.fleet.count_in(Phase.DRAINING, Phase.REMOVING)
+    begun = 0
     most = most_disruptions(builder.world, builder.policies)
     leaving = builder.world.fleet.left_since(builder.now_s - MINUTE_S) if scale.shrink_per_min else 0
-    for node in nodes:
+    for node in sorted(nodes, key=lambda m: not answers(builder.world, m.host)):
         due_s = (node.idle_since_s or 0.0) + long_s
         if builder.now_s < due_s:
             builder.wake_at(due_s)
             continue
+        removing = begun + removals(builder.world, node.host, Phase.DRAINING, Phase.REMOVING)
         if removing >= limits.removals_at_once:
             at_once = limit("limits.removals_at_once", limits.removals_at_once)
             builder.refuse(node.name, Goal.REMOVAL, at_once)
@@ -406,7 +407,7 @@ def _let_go(
             builder.wake_at(builder.world.fleet.left_back_s(scale.shrink_per_min) + MINUTE_S)
             return
         leaving += 1
-        removing += 1
+        begun += 1
         reason = f"idle for {long_s:.0f} s, {why}" if long_s else f"idle, and {why}"
         builder.become(node, Phase.DRAINING, reason, stop=NodeStop(float(builder.now_s)))
 
