@@ -279,3 +279,45 @@ def test_a_budget_of_disruptions_lets_idle_ones_go_one_by_one() -> None:
             most = max(most, len(phases(run, Phase.DRAINING) | phases(run, Phase.REMOVING)))
         assert most == int(share)
         assert len(run.world.managed) == left
+
+
+def test_what_earlier_jobs_suffered_does_not_spare_the_next_one_on_their_node() -> None:
+    """It was pushed aside as often as a job may be: a fresh job of low priority there is the victim."""
+    sim = one_host()
+    rules = policies(hosts=("bm1",), victims=NEEDED, scale=Scale(idle_s=5000))
+    run = play(sim, rules)
+    for _ in range(NEEDED.protect_after):
+        job = sim.submit("htc", 20.0)
+        run.until(lambda job=job: running(sim, job), 60)  # type: ignore[misc]
+        high = sim.submit("batch", 5.0, cpus=4, required_nodes=("bm1",))
+        run.until(lambda job=job, high=high: ended(sim, job, high), 200)  # type: ignore[misc]
+    run.run(10.0)
+    assert run.world.managed["vn1"].evictions == NEEDED.protect_after
+    poor = sim.submit("htc", 3000.0, priority=1)
+    run.until(lambda: running(sim, poor), 60)
+    rich = sim.submit("htc", 3000.0, priority=1000)
+    run.until(lambda: running(sim, rich), 60)
+    run.run(5.0)
+    assert sim.job(poor).nodes == ("vn1",)
+    sim.submit("batch", 60.0, cpus=3, required_nodes=("bm1",))
+    run.until(lambda: sim.job(poor).state is JobState.SUSPENDED, 10)
+    assert running(sim, rich)
+    assert sim.audit() == []
+
+
+def test_one_job_that_was_pushed_aside_so_often_is_spared() -> None:
+    """Within one run, on one node: then another goes in its stead."""
+    sim = one_host()
+    run = play(sim, policies(hosts=("bm1",), victims=NEEDED))
+    poor = sim.submit("htc", 3000.0, priority=1)
+    run.until(lambda: running(sim, poor), 60)
+    for _ in range(NEEDED.protect_after):
+        high = sim.submit("batch", 5.0, cpus=4, required_nodes=("bm1",))
+        run.until(lambda high=high: ended(sim, high) and running(sim, poor), 100)  # type: ignore[misc]
+    rich = sim.submit("htc", 3000.0, priority=1000)
+    run.until(lambda: running(sim, rich), 60)
+    run.run(5.0)
+    sim.submit("batch", 60.0, cpus=3, required_nodes=("bm1",))
+    run.until(lambda: sim.job(rich).state is JobState.SUSPENDED, 10)
+    assert running(sim, poor)
+    assert sim.audit() == []

@@ -112,6 +112,15 @@ class Stood:
         return max(0.0, self.spent_s - max(0.0, now_s - self.at_s))
 
 
+@dataclass(frozen=True, slots=True)
+class Setback:
+    """How often a run of a job was pushed aside here."""
+
+    id: str
+    restarts: int
+    times: int
+
+
 class Way(Option):
     """What is done for a job that stands still while Slurm's clock goes on for it."""
 
@@ -308,6 +317,7 @@ class ManagedNode:
     saved: SavedRun | None = None
     left: str = ""  # a host that is off for good, from which its job went on elsewhere
     found: bool = False  # it was taken over: for whom it was made is in no record
+    setbacks: tuple[Setback, ...] = ()  # of the jobs that were on it when it was last pushed aside
 
     @property
     def stopping(self) -> NodeStop:
@@ -376,6 +386,12 @@ def with_report(node: ManagedNode, report: GuestReport | None) -> ManagedNode:
 def stood_since(node: ManagedNode, ran_s: float) -> ManagedNode:
     """Return the record when its jobs are known to have run until then."""
     return node if node.stop is None else replace(node, stop=replace(node.stop, ran_s=ran_s))
+
+
+def set_back(node: ManagedNode, runs: Iterable[tuple[str, int]]) -> tuple[Setback, ...]:
+    """Count one more for each of these runs of jobs, by id and restarts, and forget the others."""
+    known = {(one.id, one.restarts): one.times for one in node.setbacks}
+    return tuple(Setback(*run, known.get(run, 0) + 1) for run in runs)
 
 
 def still_since_s(node: ManagedNode) -> float | None:

@@ -11,7 +11,16 @@ from backfill.core.model.actions import CancelMove, MigrateInstance, PauseInstan
 from backfill.core.model.cluster import Job, JobState, Node
 from backfill.core.model.fence import judge
 from backfill.core.model.fleet import STILL, Instance, InstanceState
-from backfill.core.model.lifecycle import Cause, JobCheck, ManagedNode, NodeStop, Phase, Rung, unwoken
+from backfill.core.model.lifecycle import (
+    Cause,
+    JobCheck,
+    ManagedNode,
+    NodeStop,
+    Phase,
+    Rung,
+    set_back,
+    unwoken,
+)
 from backfill.core.model.operations import Operation
 from backfill.core.model.refusals import Code, Goal, Reason, Words, because
 from backfill.core.model.sentences import sentence
@@ -347,6 +356,7 @@ def _suspend_in_slurm(builder: PlanBuilder, node: ManagedNode, seen: Node) -> No
     tell_stopped(builder, node, held)
     held = tuple(h for h in held if h.id in kept)
     mark_anew(builder, node, seen, held)  # our own call may have found one suspended by others
+    counts = node.order is None and not put_off
     builder.become(
         node,
         Phase.PARKED,
@@ -354,7 +364,8 @@ def _suspend_in_slurm(builder: PlanBuilder, node: ManagedNode, seen: Node) -> No
         held=held,
         check=JobCheck(float(builder.now_s), kicked=node.check.kicked if node.check else ()),
         stop=replace(node.stopping, doomed=False),
-        evictions=node.evictions + (node.order is None and not put_off),
+        evictions=node.evictions + counts,
+        setbacks=set_back(node, ((h.id, h.restarts) for h in held)) if counts else node.setbacks,
     )
 
 
@@ -398,8 +409,9 @@ def held_back(builder: PlanBuilder, node: ManagedNode) -> None:
         return
     if not drained(builder, node, seen):
         return
-    evictions = node.evictions + 1
-    builder.become(node, Phase.THROTTLED, node.reason, evictions=evictions)
+    runs = ((job.id, job.restarts) for job in builder.world.jobs_on(node.name) if job.active)
+    fields = {"evictions": node.evictions + 1, "setbacks": set_back(node, runs)}
+    builder.become(node, Phase.THROTTLED, node.reason, **fields)
 
 
 def step_throttled(builder: PlanBuilder, node: ManagedNode) -> None:

@@ -281,14 +281,12 @@ def _shrink(builder: PlanBuilder, fleet: Fleet) -> None:
         end = FleetState.FAILED if fleet.state is FleetState.UNDOING else FleetState.GONE
         _set(builder, fleet, fleet.reason, state=end, over_s=builder.now_s)
         return
-    begun = 0
+    begun, most = 0, builder.policies.limits.removals_at_once
     for node in there:
         busy = begun + removals(builder.world, node.host, Phase.DRAINING, Phase.REMOVING)
         if node.phase in OVER:
             builder.forget(node, f"{fleet.id} goes")
-        elif node.phase not in (Phase.BOOTING, Phase.READY):
-            continue
-        elif busy >= builder.policies.limits.removals_at_once:
+        elif node.phase not in (Phase.BOOTING, Phase.READY) or busy >= most:
             continue
         elif node.phase is Phase.BOOTING:
             begun += 1

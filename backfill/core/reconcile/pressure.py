@@ -145,8 +145,14 @@ def candidate(world: World, policies: PolicySet, node: ManagedNode) -> Candidate
         end_s=None if not ends or None in ends else max(e for e in ends if e is not None),
         stake_core_s=sum((world.now_s - j.start_s) * j.cpus for j in jobs) if lost else 0.0,
         memory_mb=shape.memory_mb if memory_mb is None else memory_mb,
-        repeats=max([node.evictions, *(j.restarts for j in jobs)]),
+        repeats=_repeats(node, jobs),
     )
+
+
+def _repeats(node: ManagedNode, jobs: Iterable[Job]) -> int:
+    """Return how often a job of the node was pushed aside: within this run, or to start anew."""
+    here = {(one.id, one.restarts): one.times for one in node.setbacks}
+    return max((max(j.restarts, here.get((j.id, j.restarts), 0)) for j in jobs), default=0)
 
 
 def must_leave(builder: PlanBuilder, node: ManagedNode) -> bool:

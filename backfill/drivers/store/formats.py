@@ -20,7 +20,7 @@ from backfill.drivers.store.codec import WORDS
 FORMATS = (
     (1, ""),  # plain text; before fingerprints were taken
     (2, "9532352ca33e57c1"),
-    (3, "3d1b11481b10616e"),
+    (3, "4b28d4746f066a3d"),
 )
 VERSION = FORMATS[-1][0]
 

@@ -74,6 +74,7 @@ def _node(flat: Body) -> Body:
         "saved": None,
         "left": "",
         "found": False,
+        "setbacks": [],
     }
     return made
 
