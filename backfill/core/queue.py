@@ -538,6 +538,7 @@ class WorkQueue:
             self._booting_counts_anew(self._members(name))
         if name in world.hosts:
             self.host_moved(name)
+            self.happened(Topic.BOOTS)
         if host:
             self.host_moved(host)
         node = world.managed.get(name)
@@ -546,8 +547,6 @@ class WorkQueue:
             if node.host != host:
                 self.host_moved(node.host)
             self.companions_moved(node)
-        if name in world.hosts:
-            self.happened(Topic.BOOTS)
         self._mark_by_kind(kind)
         self._mark_fleets()
 

@@ -115,7 +115,7 @@ def test_machines_that_were_pushed_off_before_their_job_came_have_not_failed() -
     for _ in range(3):
         run.until(lambda: any(state(run, job) is MachinesState.SPAWNED for job in jobs), 100)
         high = sim.submit("batch", 5.0, required_nodes=("bm1",))
-        run.until(lambda: ended(sim, high), 60)
+        run.until(lambda high=high: ended(sim, high), 60)  # type: ignore[misc]
     assert not any(own.failures for own in run.world.machines.values())
     sim.user_cancel(block)
     run.until(lambda: running(sim, *jobs), 200)
