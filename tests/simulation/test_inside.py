@@ -136,14 +136,25 @@ def test_what_was_there_has_left_before_they_are_made() -> None:
     assert sim.audit() == []
 
 
-@pytest.mark.parametrize(("word", "shape"), [(WORD, (1, 400)), (f"{WORD}:mem=256", (1, 256))])
+@pytest.mark.parametrize(
+    ("word", "by_cpu", "shape"),
+    [
+        (WORD, True, (1, 400)),
+        (f"{WORD}:mem=256", True, (1, 256)),
+        (WORD, False, (1, 2000)),
+        (f"{WORD}:mem=1900", False, (1, 1900)),
+    ],
+)
 def test_where_the_nodes_give_unequally_all_are_as_large_as_the_smallest_allows(
-    word: str, shape: tuple[int, int]
+    word: str, by_cpu: bool, shape: tuple[int, int]
 ) -> None:
-    """Nine CPUs on one and one on the other: an equal part of all would be more than the other gave."""
+    """Nine CPUs on one and one on the other: an equal part of all would be more than the other gave.
+
+    Memory that is asked for by the node, it gave in full.
+    """
     sim = uneven()
     run = play(sim, policies(own_machines=INSIDE))
-    job = outer(sim, word=word, cpus=2, memory_mb=2000)
+    job = outer(sim, word=word, cpus=2, memory_mb=2000, memory_by_cpu=by_cpu)
     run.until(lambda: allocated(run, job), 60)
     shapes = [(node.cpus, node.memory_mb) for host in ("bm1", "bm2") for node in made(run, host)]
     assert shapes == [shape, shape]

@@ -75,6 +75,7 @@ def test_a_running_job() -> None:
         name="job",
         nodes=("bm2",),
         memory_mb=1400,
+        memory_by_cpu=True,
         priority=4294901757,
         submit_s=1795232580.0,
         eligible_s=1795232581.0,
@@ -175,19 +176,21 @@ def test_a_completing_job_has_ended_only_if_its_end_is_past(end: str, state: Job
 
 
 @pytest.mark.parametrize(
-    ("memory", "tres", "nodes", "memory_mb"),
+    ("memory", "tres", "nodes", "memory_mb", "by_cpu"),
     [
-        ("0", "cpu=1,mem=1000M,node=1", "1", 0),  # the site's default is no request
-        ("700M", "cpu=2,mem=1400M,node=2", "2", 700),
-        ("100M", "cpu=3,mem=300M,node=1", "1", 300),  # --mem-per-cpu does not show
-        ("1.50G", "cpu=1,node=1", "1", 1536),
-        ("2G", "cpu=1,mem=2G,node=1", "1", 2048),
+        ("0", "cpu=1,mem=1000M,node=1", "1", 0, False),  # the site's default is no request
+        ("700M", "cpu=2,mem=1400M,node=2", "2", 700, False),
+        ("1001M", "cpu=12,mem=1.96G,node=2", "2", 1004, False),  # rounded
+        ("100M", "cpu=3,mem=300M,node=1", "1", 300, True),  # --mem-per-cpu does not show
+        ("100M", "cpu=12,mem=1200M,node=2", "2", 600, True),
+        ("1.50G", "cpu=1,node=1", "1", 1536, False),
+        ("2G", "cpu=1,mem=2G,node=1", "1", 2048, False),
     ],
 )
-def test_memory_is_per_node(memory: str, tres: str, nodes: str, memory_mb: int) -> None:
+def test_memory_is_per_node(memory: str, tres: str, nodes: str, memory_mb: int, by_cpu: bool) -> None:
     """Requests per node and per CPU are told apart by the job's total."""
     (job,) = read(record(memory=memory, tres=tres, num_nodes=nodes))
-    assert job.memory_mb == memory_mb
+    assert (job.memory_mb, job.memory_by_cpu) == (memory_mb, by_cpu)
 
 
 @given(

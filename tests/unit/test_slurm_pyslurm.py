@@ -106,6 +106,7 @@ def test_its_words_and_units_become_ours(make: Make) -> None:
     seven, eight, nine = jobs["7"], jobs["8"], jobs["9"]
     assert (seven.nodes, seven.memory_mb, seven.time_limit_s) == (("vn1", "vn2"), 200, None)
     assert (seven.name, seven.reason, seven.restarts, seven.qos) == ("a=b\n\"c'é", "", 1, "")
+    assert (seven.memory_by_cpu, eight.memory_by_cpu) == (True, False)
     assert (eight.state, eight.time_limit_s, eight.memory_mb) == (JobState.PENDING, 300.0, 300)
     assert (eight.start_s, eight.nodes, eight.reason) == (0.0, (), "JobHeldUser")
     assert (eight.features, seven.features, eight.deadline_s) == ("a&b,c", "", 2000.0)

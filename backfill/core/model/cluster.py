@@ -189,6 +189,7 @@ class Job:
     interactive: bool = False  # no batch script: salloc or srun waits at somebody's terminal
     comment: str = ""
     machines: MachineRequest | None = None  # of its own; None: it asks for none
+    memory_by_cpu: bool = False  # it got more where it has more CPUs; False: as much everywhere, or unknown
     machines_fault: Reason | None = None  # why what it asks for as such cannot be read
     # Where and when Slurm expects a pending job to start. It changes all the time and is no news.
     planned_s: float = field(default=0.0, compare=False)

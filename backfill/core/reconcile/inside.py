@@ -107,7 +107,7 @@ def _got(builder: PlanBuilder, job: Job) -> tuple[int, int] | None:
     """Return CPUs and memory (MB) that the job got on the node with the fewest; None: not read yet.
 
     Slurm tells the job's CPUs on all nodes together, and how many of each node are given to anybody.
-    What it got of the memory may be by the CPU.
+    Of the memory it got less there only where that is by the CPU.
     """
     (cpus, memory_mb), there = share(job), [_given(builder, job, name) for name in job.nodes]
     if sum(there) < job.cpus or 0 in there:
@@ -115,7 +115,7 @@ def _got(builder: PlanBuilder, job: Job) -> tuple[int, int] | None:
         builder.awaits(Topic.READING)
         return None if builder.now_s < job.start_s + _READ_S else (cpus, memory_mb)
     fewest = min(cpus, *there)
-    return fewest, memory_mb * fewest // cpus
+    return fewest, memory_mb * fewest // cpus if job.memory_by_cpu else memory_mb
 
 
 def _given(builder: PlanBuilder, job: Job, name: str) -> int:

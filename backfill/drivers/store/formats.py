@@ -20,7 +20,7 @@ from backfill.drivers.store.codec import WORDS
 FORMATS = (
     (1, ""),  # plain text; before fingerprints were taken
     (2, "9532352ca33e57c1"),
-    (3, "4b28d4746f066a3d"),
+    (3, "4835c5421737703a"),
 )
 VERSION = FORMATS[-1][0]
 

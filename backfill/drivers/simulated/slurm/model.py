@@ -57,6 +57,7 @@ class SimJob(Viewed):
     qos: str = ""
     cpus: int = 1  # over all nodes
     memory_mb: int = 0  # on each node
+    memory_by_cpu: bool = False  # as Slurm shows it; it takes as much on each node all the same
     num_nodes: int = 1
     priority: int = 1  # 0 is how Slurm shows a held job
     time_limit_s: float | None = None
@@ -127,6 +128,7 @@ class SimJob(Viewed):
             num_nodes=self.num_nodes,
             cpus=self.whole_cpus if self.nodes and self.exclusive else self.cpus,
             memory_mb=self.memory_mb,
+            memory_by_cpu=self.memory_by_cpu,
             priority=0 if self.held else self.priority,
             submit_s=self.submit_s,
             eligible_s=self.eligible_s,

@@ -120,6 +120,7 @@ def _job(fixed: dict[str, str], free: dict[str, str], now_s: float) -> Job:
     num_nodes = int(fixed["numnodes"])
     planned = hosts(fixed["schednodes"]) if state is JobState.PENDING else ()
     machines, fault = asked(free["admin_comment"], free["comment"])
+    memory_mb, by_cpu = job_memory(fixed["minmemory"], fixed["tres"], num_nodes)
     return Job(
         id=fixed["jobarrayid"],
         raw_id=int(fixed["jobid"]),
@@ -133,7 +134,8 @@ def _job(fixed: dict[str, str], free: dict[str, str], now_s: float) -> Job:
         nodes=hosts(fixed["nodelist"]),
         num_nodes=num_nodes,
         cpus=int(fixed["numcpus"]),
-        memory_mb=job_memory_mb(fixed["minmemory"], fixed["tres"], num_nodes),
+        memory_mb=memory_mb,
+        memory_by_cpu=by_cpu,
         priority=int(fixed["prioritylong"]),
         submit_s=_time_s(fixed["submittime"]),
         eligible_s=_time_s(fixed["eligibletime"]),
@@ -213,20 +215,25 @@ def _limit_s(text: str) -> float | None:
     return float(((days * 24 + hours) * 60 + minutes) * 60 + seconds)
 
 
-def job_memory_mb(minimum: str, tres: str, num_nodes: int) -> int:
-    """Memory per node in MB; 0 where the job asked for none.
+# Slurm rounds what it shows as a text.
+_SHOWN_WITHIN = 0.01
+
+
+def job_memory(minimum: str, tres: str, num_nodes: int) -> tuple[int, bool]:
+    """Memory per node in MB, 0 where the job asked for none; and whether it is by the CPU.
 
     `minimum` may be per CPU and does not say so; the job's total in `tres` settles it where the
     site counts memory.
     """
     wanted = _memory_mb(minimum)
     if wanted == 0:
-        return 0
+        return 0, False
     for item in tres.split(","):
         key, _, value = item.partition("=")
         if key == "mem":
-            return -(-_memory_mb(value) // max(num_nodes, 1))
-    return wanted
+            per_node = -(-_memory_mb(value) // max(num_nodes, 1))
+            return per_node, abs(per_node - wanted) > wanted * _SHOWN_WITHIN
+    return wanted, False
 
 
 def _memory_mb(text: str) -> int:

@@ -122,6 +122,7 @@ def jobs_of(record: dict[str, Any], now_s: float) -> list[Job]:
     state, flags = job_state(record["state"], 0 < ends_s <= now_s + _SLACK_S)
     num_nodes = int(record["num_nodes"] or 0)
     cpus = int(record["cpus"] or 0)
+    memory_mb, by_cpu = _memory(record, cpus, num_nodes)
     limit_min = record["time_limit"]
     planned = hosts(record["scheduled_nodes"] or "") if state is JobState.PENDING else ()
     machines, fault = asked(record["admin_comment"] or "", record["comment"] or "")
@@ -139,7 +140,8 @@ def jobs_of(record: dict[str, Any], now_s: float) -> list[Job]:
             nodes=hosts(record["allocated_nodes"] or ""),
             num_nodes=num_nodes,
             cpus=cpus,
-            memory_mb=_memory_mb(record, cpus, num_nodes),
+            memory_mb=memory_mb,
+            memory_by_cpu=by_cpu,
             priority=int(record["priority"] or 0),
             submit_s=_time_s(record["submit_time"]),
             eligible_s=_time_s(record["eligible_time"]),
@@ -174,14 +176,17 @@ def _ids(record: dict[str, Any]) -> list[str]:
     return [str(int(record["id"]))]
 
 
-def _memory_mb(record: dict[str, Any], cpus: int, num_nodes: int) -> int:
-    """Memory per node; words such as UNLIMITED and None mean that none was asked for."""
+def _memory(record: dict[str, Any], cpus: int, num_nodes: int) -> tuple[int, bool]:
+    """Memory per node in MB, and whether it is by the CPU.
+
+    Words such as UNLIMITED and None mean that none was asked for.
+    """
     per_node, per_cpu = record["memory_per_node"], record["memory_per_cpu"]
     if isinstance(per_node, int) and per_node > 0:
-        return per_node
+        return per_node, False
     if isinstance(per_cpu, int) and per_cpu > 0:
-        return math.ceil(per_cpu * cpus / max(num_nodes, 1))
-    return 0
+        return math.ceil(per_cpu * cpus / max(num_nodes, 1)), True
+    return 0, False
 
 
 def _time_s(value: Any) -> float:

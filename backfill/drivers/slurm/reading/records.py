@@ -13,7 +13,7 @@ from typing import Any
 from backfill.core.model.cluster import Job, JobState, Node, NodeBase
 from backfill.core.model.machine_request import asked
 from backfill.drivers.slurm.commands import meaning_of
-from backfill.drivers.slurm.reading.parse import asked_hosts, given, hosts, job_memory_mb, tasks
+from backfill.drivers.slurm.reading.parse import asked_hosts, given, hosts, job_memory, tasks
 from backfill.drivers.slurm.reading.states import job_state, node_state
 from backfill.ports.errors import BadOutputError
 
@@ -95,6 +95,8 @@ def _jobs(entry: dict[str, Any], now_s: float) -> Iterator[Job]:
     nodes = int(number(entry["node_count"]) or 0)
     minimum = number(entry["memory_per_node"]) or number(entry["memory_per_cpu"]) or 0
     limit_min = number(entry["time_limit"])
+    total = _text(entry["tres_alloc_str"]) or _text(entry["tres_req_str"])
+    memory_mb, by_cpu = job_memory(f"{minimum}M", total, nodes)
     # 22.05 does not say where it expects a job to start.
     expected = _text(entry.get("scheduled_nodes"))
     planned = hosts(expected) if state is JobState.PENDING else ()
@@ -115,9 +117,8 @@ def _jobs(entry: dict[str, Any], now_s: float) -> Iterator[Job]:
             nodes=hosts(_text(entry["nodes"])),
             num_nodes=nodes,
             cpus=number(entry["cpus"]) or 0,
-            memory_mb=job_memory_mb(
-                f"{minimum}M", _text(entry["tres_alloc_str"]) or _text(entry["tres_req_str"]), nodes
-            ),
+            memory_mb=memory_mb,
+            memory_by_cpu=by_cpu,
             priority=number(entry["priority"]) or 0,
             submit_s=_time_s(entry["submit_time"]),
             eligible_s=_time_s(entry["eligible_time"]),
