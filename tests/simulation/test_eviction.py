@@ -11,6 +11,7 @@ from backfill.core.model.cluster import JobState
 from backfill.core.model.fleet import Flavour, InstanceState
 from backfill.core.model.lifecycle import Phase, Rung
 from backfill.core.model.refusals import Code, Goal
+from backfill.core.policies.comeback import Comeback
 from backfill.core.policies.ladder import Ladder, RungRule
 from backfill.core.policies.limits import Limits
 from backfill.core.policies.scale import Scale
@@ -18,7 +19,7 @@ from backfill.core.policy import PolicySet, Priorities, Proof, Template
 from backfill.drivers.simulated.costs import StepCosts
 from backfill.drivers.simulated.world import SimulatedWorld
 from backfill.drivers.store.memory import MemoryJournal
-from backfill.ports.errors import UnreachableError
+from backfill.ports.errors import RefusedError, UnreachableError
 from backfill.sim.scenarios.rehearsal import Rehearsal
 from tests.simulation.deaths import Death
 
@@ -223,6 +224,31 @@ def test_a_move_of_parked_work_that_came_to_nothing_is_tried_again() -> None:
     moves = [n for n in nodes if isinstance(n, dict) and (n["name"], n["phase"]) == ("vn1", "moving")]
     assert len([body for body in tries if "elapsed_s" in body]) == len(moves) == 4
     run.until(lambda: sim.job(low).state is JobState.COMPLETED, 300)
+    assert sim.job(low).restarts == 0
+    assert sim.audit() == []
+
+
+def test_a_move_that_one_host_refuses_is_tried_on_another() -> None:
+    """The guest does not fit the first one's CPU, and the next one has room as well."""
+    ladder = Ladder(
+        (
+            RungRule(Rung.PAUSE, within_s=1.0, for_s=60.0),
+            RungRule(Rung.MIGRATE, within_s=30.0),
+            RungRule(Rung.REQUEUE),
+        )
+    )
+    hosts = (*HOSTS, "bm3")
+    sim = cluster(hosts)
+    rules = replace(policies(ladder), hosts=hosts, comeback=Comeback(move_after_s=10.0))
+    run = Rehearsal(sim, rules, MemoryJournal())
+    low = sim.submit("htc", 400.0)
+    run.until(lambda: running(run, low), 30)
+    sim.faults.fail("migrate", RefusedError("vn1", "its CPU is older"), times=1)
+    sim.submit("batch", 900.0, required_nodes=("bm1",))
+    run.until(lambda: back_at_work(run, "bm2") or back_at_work(run, "bm3"), 90)
+    asked = {r.body["target"] for r in run.journal.read() if r.body.get("t") == "MigrateInstance"}
+    assert asked == {"bm2", "bm3"}
+    run.until(lambda: sim.job(low).state is JobState.COMPLETED, 500)
     assert sim.job(low).restarts == 0
     assert sim.audit() == []
 

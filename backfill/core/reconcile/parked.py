@@ -315,21 +315,21 @@ def _move(builder: PlanBuilder, node: ManagedNode, *, at_once: bool = False) -> 
     pays_s, full = builder.policies.gaps.return_pays_s, builder.budget_full()
     need = need_of(builder.world, builder.policies, node)
     builder.awaits(Topic.ROOM)
-    target, why_not = find_host(builder.world, builder.policies, pays_s, skip=node.host, need=need)
+    failed: dict[str, Reason] = {}
+
+    def fails(host: str) -> Reason | None:
+        why = _move_failed(builder, node, host)
+        if why is not None:
+            failed[host] = why
+        return why
+
+    target, why_not = find_host(
+        builder.world, builder.policies, pays_s, skip=node.host, need=need, slow=fails
+    )
     full = full or unplaced(builder)
     if target is None or full:
-        unmoved = full or no_host(why_not.values())
+        unmoved = full or next(iter(failed.values()), None) or no_host(why_not.values())
         builder.refuse(node.name, Goal.MOVE, unmoved)
-        return unmoved
-    operation = builder.operation(
-        MigrateInstance(
-            subject=node.name, generation=node.generation, reason="", host=node.host, target=target
-        )
-    )
-    if operation is not None and (operation.final or builder.now_s < operation.not_before_s):
-        builder.wake_at(operation.not_before_s)
-        unmoved = call_failed(operation.problem)
-        builder.refuse(node.name, Goal.MOVE_TO, unmoved, target)
         return unmoved
     builder.become(
         node,
@@ -338,6 +338,17 @@ def _move(builder: PlanBuilder, node: ManagedNode, *, at_once: bool = False) -> 
         stop=replace(node.stopping, target=target),
     )
     return None
+
+
+def _move_failed(builder: PlanBuilder, node: ManagedNode, host: str) -> Reason | None:
+    """Return why it cannot move to a host now although that has room: it could not before."""
+    operation = builder.operation(
+        MigrateInstance(subject=node.name, generation=node.generation, reason="", host=node.host, target=host)
+    )
+    if operation is None or not (operation.final or builder.now_s < operation.not_before_s):
+        return None
+    builder.wake_at(operation.not_before_s)
+    return call_failed(operation.problem)
 
 
 def _climb(
@@ -377,7 +388,7 @@ def _without_move(
     kept = kept_in_memory(instance)
     why = kept or unmoved or because(Code.MOVES_NOT)
     over_s = node.stopping.since_s + builder.rule(node).within_s
-    if why.code is Code.MOVES_LATER and builder.now_s < over_s:
+    if why.code in (Code.MOVES_LATER, Code.CALL_FAILED) and builder.now_s < over_s:
         builder.wake_at(over_s)
         builder.refuse(node.name, Goal.MOVE, why)
     elif kept or unplaced(builder) is None:
