@@ -91,6 +91,13 @@ class JobPatience:
 
     since_s: float
     left_s: float = field(metadata={"span": True})
+    # What it owed then of its patience for earlier stops; None: that was not kept.
+    owed_s: float | None = field(default=None, metadata={"span": True})
+
+    def of(self, patience_s: float) -> JobPatience:
+        """Return what it is where the policy file gives it so long in all."""
+        left_s = min(self.left_s, patience_s) if self.owed_s is None else max(0.0, patience_s - self.owed_s)
+        return replace(self, left_s=left_s)
 
     @property
     def over_s(self) -> float:

@@ -26,6 +26,7 @@ from backfill.core.model.lifecycle import (
     Phase,
     RefusedSuspend,
     Way,
+    still_since_s,
 )
 from backfill.core.model.refusals import Code, Goal, Reason, because, call_failed
 from backfill.core.reconcile.builder import PlanBuilder, Progress, tell, went_on
@@ -67,10 +68,41 @@ def _with_patience(builder: PlanBuilder, node: ManagedNode, held: HeldJob) -> He
     if held.patience is not None or patience_s is None:
         return held
     ran_s = None if node.stop is None else node.stop.ran_s
-    since_s = max(float(node.since_s), ran_s or 0.0)
+    return _patient_since(node, held, max(float(node.since_s), ran_s or 0.0), patience_s)
+
+
+def _patient_since(node: ManagedNode, held: HeldJob, since_s: float, patience_s: float) -> HeldJob:
     run = (held.id, held.restarts)
-    owed_s = sum(one.owed_s(since_s) for one in node.stood if (one.id, one.restarts) == run)
-    return replace(held, patience=JobPatience(since_s, max(0.0, patience_s - owed_s)))
+    owed_s = sum((one.owed_s(since_s) for one in node.stood if (one.id, one.restarts) == run), 0.0)
+    return replace(held, patience=JobPatience(since_s, max(0.0, patience_s - owed_s), owed_s))
+
+
+def patience_renewed(builder: PlanBuilder, node: ManagedNode) -> bool:
+    """Return True if the policy file gives its jobs another patience than the record has: noted now.
+
+    It was read again, or the job is another one's or elsewhere in Slurm. What Slurm does not show at
+    this moment keeps what it has.
+    """
+    if builder.blind or builder.barred or not node.held:
+        return False
+    held = tuple(_by_policy(builder, node, one) for one in node.held)
+    if held == node.held:
+        return False
+    builder.note(node, "its jobs have the patience that the policy file gives them now", held=held)
+    return True
+
+
+def _by_policy(builder: PlanBuilder, node: ManagedNode, held: HeldJob) -> HeldJob:
+    job = builder.world.jobs.get(held.id)
+    if job is None or not job.active or job.restarts != held.restarts:
+        return held
+    patience_s, known = builder.policies.workloads.patience_s(job), held.patience
+    if patience_s is None:
+        return replace(held, patience=None)
+    if known is not None:
+        return replace(held, patience=known.of(patience_s))
+    since_s = still_since_s(node) if node.phase is Phase.PARKED else None
+    return held if since_s is None else _patient_since(node, held, since_s, patience_s)
 
 
 def went_on_before(builder: PlanBuilder, node: ManagedNode, instance: Instance | None) -> bool:
@@ -392,7 +424,7 @@ def unknown_to(builder: PlanBuilder, node: ManagedNode, instance: Instance) -> t
         if held.id in known or job is None or job.state is not JobState.SUSPENDED:
             continue
         patience_s = builder.policies.workloads.patience_s(job)
-        patience = None if patience_s is None else JobPatience(float(builder.now_s), patience_s)
+        patience = None if patience_s is None else JobPatience(float(builder.now_s), patience_s, 0.0)
         found.append(replace(held, patience=patience))
     return tuple(found)
 

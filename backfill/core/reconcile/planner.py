@@ -22,6 +22,7 @@ from backfill.core.reconcile.condemn import lost_with
 from backfill.core.reconcile.devices import lacking
 from backfill.core.reconcile.evicting import step_evicting, step_lost, step_throttled
 from backfill.core.reconcile.fleets import makes_parents, plan_fleets, step_parents
+from backfill.core.reconcile.held_jobs import patience_renewed
 from backfill.core.reconcile.inside import plan_inside, step_inside
 from backfill.core.reconcile.job_machines import plan_machines, step_machines
 from backfill.core.reconcile.making_room import promised_rooms
@@ -39,6 +40,9 @@ _GIVEN = (NodeBase.ALLOCATED, NodeBase.MIXED)
 
 
 _AT_WORK = (Phase.READY, Phase.DRAINING, Phase.EVICTING, Phase.THROTTLED, Phase.RETURNING)
+
+
+_ASIDE = (Phase.EVICTING, Phase.THROTTLED, Phase.PARKED, Phase.MOVING, Phase.RETURNING)
 
 
 # FAILED and GIVEN_UP have no step: nothing of them is left outside.
@@ -235,7 +239,8 @@ def _step(builder: PlanBuilder, node: ManagedNode, places: list[Instance], *, bo
     if lost_with(builder, node.host) and node.phase not in (Phase.MOVING, Phase.REMOVING):
         step_lost(builder, node)
         return
-    if _state_unknown(builder, node, places):
+    aside = node.phase in _ASIDE
+    if _state_unknown(builder, node, places) or (aside and patience_renewed(builder, node)):
         return
     builder.accused.discard(node.name)
     step(builder, node)
