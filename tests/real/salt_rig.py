@@ -11,6 +11,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import yaml
+
 from backfill.drivers.salt import inside
 from backfill.drivers.salt.driver import SaltProvisioner
 from backfill.drivers.salt.stated import whole_files
@@ -171,13 +173,15 @@ def answers(provisioner: SaltProvisioner, minion: str, within_s: float = 2.0) ->
 
 
 def inside_render(grains: dict[str, Any]) -> list[dict[str, Any]]:
-    """Render with the sample pillar, in a process of Salt's own."""
+    """Render with the sample pillar, to which an image adds no key, in a process of Salt's own."""
+    sample = yaml.safe_load((STATES / "pillar/backfill.sls").read_text())["backfill"]
     request = {
         "number": 1,
         "verb": "render",
         "grains": grains,
         "states": str(STATES),
         "pillar": str(STATES / "pillar"),
+        "given": {"backfill": {**sample, "munge": {"key_base64": ""}}},
     }
     with subprocess.Popen(
         [salt_python(), inside.__file__], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True

@@ -11,6 +11,7 @@ from backfill.core.model.cluster import JobState
 from backfill.core.model.fleet import Flavour, InstanceState
 from backfill.core.model.lifecycle import Phase, Rung
 from backfill.core.model.refusals import Code, Goal
+from backfill.core.policies.budgets import Budget, Budgets
 from backfill.core.policies.comeback import Comeback
 from backfill.core.policies.ladder import Ladder, RungRule
 from backfill.core.policies.limits import Limits
@@ -321,6 +322,31 @@ def test_memory_that_cannot_be_written_leaves_the_rung_in_time(proof: Proof, aft
     run.run(over_s - 1.0 - sim.now_s)
     assert sim.job(low).restarts == 0
     run.until(lambda: sim.job(low).restarts == 1, 40)
+
+
+def test_memory_that_nobody_wants_may_stay_where_it_is() -> None:
+    """A budget has stopped it, and its host is free: a file server that is out costs it nothing."""
+    ladder = Ladder(
+        (
+            RungRule(Rung.PAUSE, within_s=1.0, for_s=10.0),
+            RungRule(Rung.SUSPEND, within_s=30.0, for_s=1000.0),
+            RungRule(Rung.REQUEUE),
+        )
+    )
+    sim = cluster(hosts=("bm1",))
+    nobody = Budgets((Budget("0"),))
+    rules = replace(policies(ladder), hosts=("bm1",), proof=Proof.MEMORY)
+    run = Rehearsal(sim, rules, MemoryJournal())
+    low = sim.submit("htc", 100.0)
+    run.until(lambda: running(run, low), 30)
+    sim.faults.fail("suspend", UnreachableError("vn1", "the file server is out"), times=1000)
+    run.cycle.policies = replace(rules, budgets=nobody)
+    run.until(lambda: (Goal.SUSPEND, Code.CALL_FAILED) in refused(run, "vn1"), 60)
+    run.run(200.0)
+    assert sim.job(low).restarts == 0
+    run.cycle.policies = rules
+    run.until(lambda: sim.job(low).state is JobState.COMPLETED, 200)
+    assert sim.job(low).restarts == 0
 
 
 def test_a_job_requeued_behind_our_back_is_never_thawed() -> None:

@@ -10,12 +10,15 @@ from backfill.core.model.fleet import Fleet, FleetState
 from backfill.core.model.job_machines import MachinesState
 from backfill.core.model.lifecycle import Phase
 from backfill.core.model.refusals import Code
+from backfill.core.policies.budgets import Budget, Budgets
 from backfill.core.policies.cloning import Cloning
 from backfill.core.policies.limits import Limits
 from backfill.core.policies.own_machines import OwnMachines
+from backfill.core.policies.scale import Scale
 from backfill.core.reconcile.planner import enact
 from backfill.sim.scenarios.rehearsal import Rehearsal
 from tests.simulation.policy_cluster import cluster, ended, play, policies, ready, running
+from tests.simulation.test_policies import EIGHT
 
 OWN = OwnMachines(enabled=True, partitions=("own",), inside=("batch",))
 WORD = "backfill-vm"
@@ -76,6 +79,37 @@ def test_no_member_is_begun_unless_all_may_be() -> None:
     assert run.world.fleets["f1"].members == ()
     assert refused(run, "f1") == {Code.LIMIT}
     run.until(lambda: run.world.fleets["f1"].state is FleetState.READY, 600)
+
+
+def test_an_order_waits_while_a_budget_has_no_room_for_all_of_it() -> None:
+    """No member is begun only to be let go of at once."""
+    sim = cluster(cpus=8, start_s=EIGHT - 40)
+    three = Budget("3", schedule="0 8 * * *", duration_s=600.0)
+    run = play(sim, policies(budgets=Budgets((three,))))
+    lows = [sim.submit("htc", 300.0) for _ in range(2)]
+    run.until(lambda: running(sim, *lows), 30)
+    run.run(EIGHT + 10 - sim.now_s)
+    run.cycle.take([FleetSet(Fleet("f1", 2, FleetState.WAITING, run.now_s))])
+    run.run(100.0)
+    assert run.world.fleets["f1"].members == ()
+    assert refused(run, "f1") == {Code.BUDGET}
+    run.until(lambda: run.world.fleets["f1"].state is FleetState.READY, 900)
+    assert all(m.retry.failures == 0 for m in run.world.managed.values())
+
+
+def test_members_that_are_there_are_not_late_because_others_are() -> None:
+    """The time to register is theirs: neither their fellows' nor that of what opens them."""
+    sim = cluster(cpus=12)
+    sim.add_partition("own", tier=1, feature="backfill")
+    rules = {"limits": Limits(boots_at_once=1), "scale": Scale(boot_within_s=20.0)}
+    run = play(sim, policies(own_machines=OWN, hosts=("bm1",), **rules))
+    own = sim.submit("own", 30.0, num_nodes=8, cpus=8)
+    failures = set()
+    while not ended(sim, own) and sim.now_s < 1_700_000_600.0:
+        run.run(1.0)
+        failures |= {m.name for m in run.world.managed.values() if m.phase is Phase.FAILED or m.fail}
+    assert ended(sim, own)
+    assert failures == set()
 
 
 def test_an_order_that_cannot_be_completed_ends() -> None:

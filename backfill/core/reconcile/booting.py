@@ -11,7 +11,7 @@ from backfill.core.model.fleet import STILL, CloneMethod, Instance, InstanceSpec
 from backfill.core.model.lifecycle import ManagedNode, Phase
 from backfill.core.model.readiness import OF_THE_SITE, judge_registration, kind_of
 from backfill.core.model.sentences import sentence
-from backfill.core.picture import awaits_pin, waits_for_fellows
+from backfill.core.picture import awaits_pin, met
 from backfill.core.queue import Topic
 from backfill.core.reconcile.admission import clone_method, image_of
 from backfill.core.reconcile.builder import PlanBuilder, Progress
@@ -58,7 +58,8 @@ def step_booting(builder: PlanBuilder, node: ManagedNode) -> None:
 def _overdue(builder: PlanBuilder, node: ManagedNode) -> bool:
     """Return True if its boot takes too long: it has failed."""
     overdue = builder.overdue(node.since_s, builder.policies.scale.boot_within_s)
-    if not overdue or waits_for_fellows(builder.world, node):
+    # A job's own machine registers, and waits: for its fellows, then for what opens it.
+    if not overdue or (node.job and node.woken_since and met(builder.world, node)):
         return False
     _fail(builder, node, _why_late(builder, node))
     return True

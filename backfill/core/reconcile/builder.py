@@ -289,14 +289,14 @@ class PlanBuilder:
         sources = (self.world.sources.get(host) for host in self.policies.hosts)
         return all(known is not None and (known.seen_s or known.failed_s) for known in sources)
 
-    def budget_full(self) -> Reason | None:
-        """Return why a budget lets no further instance work now, if it does not."""
+    def budget_full(self, more: int = 1) -> Reason | None:
+        """Return why a budget lets no so many further instances work now, if it does not."""
         if not self.policies.budgets.windows:
             return None
         self.wake_at(budgets_change_s(self.world, self.policies))
         self.awaits(Topic.ON_CPU)
         most = most_instances(self.world, self.policies)
-        if most is None or on_cpu(self.world) < most:
+        if most is None or on_cpu(self.world) + more <= most:
             return None
         return because(Code.BUDGET, most=most)
 

@@ -126,6 +126,8 @@ def _lacking(builder: PlanBuilder, fleet: Fleet) -> Reason | None:
     size, image, most = fleet.size, image_of_order(builder, fleet), builder.policies.limits.max_instances
     if present(builder.world) + size > most:
         return limit("limits.max_instances", most)
+    if busy := builder.budget_full(size):
+        return busy
     few = full(builder, image, size, fleet.flavour)
     if few:
         return few
@@ -187,7 +189,7 @@ def _begin_one(builder: PlanBuilder, fleet: Fleet, failed: list[ManagedNode]) ->
     image = image_of_order(builder, fleet)
     builder.awaits(Topic.BOOTS)
     bar = may_create(builder.world, builder.policies.limits) or unplaced(builder)
-    bar = bar or too_soon(builder, image)
+    bar = bar or too_soon(builder, image) or builder.budget_full()
     builder.wake_at(hour_over_s(builder))
     host, why_not = _host_for(builder, fleet, failed)
     if bar or host is None:

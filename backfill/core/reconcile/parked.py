@@ -22,6 +22,7 @@ from backfill.core.reconcile.admission import unplaced
 from backfill.core.reconcile.builder import (
     PlanBuilder,
     Progress,
+    answers,
     failed_suspends,
     kept_in_memory,
     ladder_of,
@@ -440,7 +441,8 @@ def _suspended_in_s(builder: PlanBuilder, node: ManagedNode) -> float | None:
     rule, after = builder.rule(node), rule_after(builder, node).rung
     if after is Rung.PAUSE:
         return None
-    if after not in (Rung.REQUEUE, Rung.CANCEL) or builder.policies.proof is Proof.MEMORY:
+    wanted = builder.policies.proof is Proof.MEMORY and builder.taken_from(node)
+    if after not in (Rung.REQUEUE, Rung.CANCEL) or (wanted and answers(builder.world, node.host)):
         return rule.within_s
     return None if rule.for_s is None else max(rule.within_s, rule.for_s)
 

@@ -79,7 +79,13 @@ def _let_fallen_go(builder: PlanBuilder) -> None:
 
     That word of Slurm's is not touched; the next life of the name begins without it.
     """
-    fallen = [builder.world.managed[name] for name in sorted(builder.world.ready.down)]
+    world, fallen = builder.world, []
+    for name in sorted(world.ready.down):
+        sure_s = world.standing_since_s(name) + builder.policies.limits.sure_after_s
+        if builder.now_s < sure_s:
+            builder.wake_at(sure_s)
+        elif world.managed[name].host in world.hosts:
+            fallen.append(world.managed[name])
     _let_go(builder, fallen, "Slurm shows it as DOWN")
 
 
@@ -385,6 +391,7 @@ def _let_go(
         return
     long_s = scale.idle_s if after_s is None else after_s
     begun = 0
+    disrupted = builder.world.fleet.count_in(Phase.DRAINING, Phase.REMOVING)
     most = most_disruptions(builder.world, builder.policies)
     leaving = builder.world.fleet.left_since(builder.now_s - MINUTE_S) if scale.shrink_per_min else 0
     for node in sorted(nodes, key=lambda m: not answers(builder.world, m.host)):
@@ -397,7 +404,7 @@ def _let_go(
             at_once = limit("limits.removals_at_once", limits.removals_at_once)
             builder.refuse(node.name, Goal.REMOVAL, at_once)
             return
-        if most is not None and removing >= most:
+        if most is not None and disrupted + begun >= most:
             builder.refuse(node.name, Goal.REMOVAL, because(Code.BUDGET_DISRUPTIONS, most=most))
             builder.wake_at(budgets_change_s(builder.world, builder.policies))
             return
