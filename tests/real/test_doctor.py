@@ -206,15 +206,20 @@ def test_faults_of_slurms_settings(ward: Ward) -> None:
     text = text.replace("PrologEpilogTimeout=10", "PrologEpilogTimeout=3")
     text = text.replace("Feature=backfill", "Feature=other")
     text = text.replace("ProctrackType=proctrack/linuxproc", "ProctrackType=proctrack/cgroup")
+    cgroup_conf = ward.lab.slurm_conf.with_name("cgroup.conf")
+    first_version = cgroup_conf.read_text()  # which needs no systemd
     try:
         ward.restart_with(text)
+        cgroup_conf.write_text("CgroupPlugin=cgroup/v2\n")
         ward.finds(
             *("not-configless", "tree-width", "return-to-service", "no-requeue", "prolog-timeout"),
             *("partition-empty", "guest-cgroups"),
         )
+        cgroup_conf.write_text(first_version)
         ward.restart_with(before.replace("PrologSlurmctld=", "#"))
         ward.finds("hook-missing")
     finally:
+        cgroup_conf.write_text(first_version)
         ward.restart_with(before)
 
 
