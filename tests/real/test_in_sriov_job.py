@@ -58,7 +58,7 @@ def rules(rig: SlowRig) -> dict[str, Any]:
     patient = {"connect_s": 120, "call_s": 300, "start_s": 600, "agent_s": 300, "keepalive_s": 60}
     return {
         # The disk that others boot from lies on a file system without direct access.
-        "libvirt": {"hardware": {**hardware, "disk_cache": "writeback", "slots": 1}, "limits": patient},
+        "libvirt": {"hardware": {**hardware, "disk_cache": "writeback"}, "limits": patient},
         "devices": {"entries": [{"name": "vf", "functions": 1, "sharing": "anyone"}]},
         "daemon": {"poll_s": 5, "host_poll_s": 10},
         "readiness": {"clock_offset_s": 30, "retry_s": 5, **within},
