@@ -101,6 +101,7 @@ def test_a_job_has_its_function_while_it_runs(rig: SlowRig) -> None:
     rig.until(partial(told_to_end, rig, job), what="its end")
     assert rig.show(job)["Restarts"] == "0"
     rig.until(lambda: lent() == 0, what="the function's return")
+    assert name in rig.instances(), rig.picture()
     assert "<hostdev" not in rig.virsh(host, "dumpxml", name)
 
 
