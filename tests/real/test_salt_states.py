@@ -54,7 +54,7 @@ class Renderer:
             "grains": {"backfill": grains},
             "states": str(_STATES),
             "pillar": str(_STATES / "pillar"),
-            "given": pillar or _PILLAR,
+            "given": _PILLAR if pillar is None else pillar,
         }
         assert self._process.stdin is not None
         self._process.stdin.write(json.dumps(request) + "\n")
