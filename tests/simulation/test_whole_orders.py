@@ -133,5 +133,4 @@ def test_an_order_that_cannot_be_completed_ends() -> None:
     machines = run.world.machines[own]
     assert (machines.state, machines.after) == (MachinesState.RECLAIMED, MachinesState.QUEUED)
     assert machines.failures == 0  # it waits for room once more
-    assert run.world.machines[own].failures == 0  # it waits for room once more
     assert sim.job(own).state is JobState.PENDING

@@ -290,7 +290,7 @@ class PlanBuilder:
         return all(known is not None and (known.seen_s or known.failed_s) for known in sources)
 
     def budget_full(self, more: int = 1) -> Reason | None:
-        """Return why a budget lets no so many further instances work now, if it does not."""
+        """Return why a budget does not let so many more instances work now, if it does not."""
         if not self.policies.budgets.windows:
             return None
         self.wake_at(budgets_change_s(self.world, self.policies))

@@ -24,8 +24,8 @@ from backfill.core.reconcile.builder import PlanBuilder, Progress, failed_suspen
 from backfill.core.reconcile.condemn import condemn, forget_lost, lost_with, work_on
 from backfill.core.room import need_of
 
-# So often memory is written before all go on without, and, once a fellow has been replaced, a
-# replacement tried before the job is given up here.
+# So many tries to write memory before all go on without it; and, once a fellow has been replaced, so many
+# to replace another before the job is given up here.
 _TRIES = 5
 # Of what is left of a job's patience a checkpoint may use so much: the way back takes its time, too.
 _OF_PATIENCE = 0.5
@@ -105,7 +105,7 @@ def _keep(
 
 
 def _tried_on(builder: PlanBuilder, node: ManagedNode, progress: Progress) -> bool:
-    """Return True if its memory could not be written for so often that the job waits no longer for that."""
+    """Return True if writing its memory failed so often that the job waits for it no longer."""
     return progress is Progress.WAITING and failed_suspends(builder, node) >= _TRIES
 
 
