@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Protocol, cast
 
 from backfill.core.model.sentences import escaped, visible
-from backfill.ui.parser import NO, NO_PERMISSION, OK, UNAVAILABLE, say
+from backfill.ui.parser import DEFAULT_POLICY, NO, NO_PERMISSION, OK, UNAVAILABLE, say
 from backfill.ui.terminal import carried
 
 DEFAULT_SOCKET = "/run/backfill/daemon.sock"
@@ -114,8 +114,8 @@ def refusal_code(error: str, uid: int, daemon_uid: int) -> int:
     return NO_PERMISSION if stranger and "own user only" in error else NO
 
 
-class _SocketAction(argparse.Action):
-    """Takes the socket, and then no web service that only the environment names."""
+class _HereAction(argparse.Action):
+    """Names something of this machine, and then no web service that only the environment names."""
 
     def __call__(
         self,
@@ -124,14 +124,34 @@ class _SocketAction(argparse.Action):
         values: str | Sequence[Any] | None,
         option_string: str | None = None,
     ) -> None:
-        namespace.socket, namespace.url = values, ""
+        url = getattr(namespace, "url", None)
+        if url and url is not parser.get_default("url"):
+            raise argparse.ArgumentError(self, "not allowed with argument --url")
+        setattr(namespace, self.dest, values)
+        namespace.url = ""
 
 
-def add_socket(parser: argparse._ActionsContainer) -> None:
+class _UrlAction(argparse.Action):
+    """Names the web service, where no option has named something of this machine."""
+
+    def __call__(
+        self,
+        parser: argparse.ArgumentParser,
+        namespace: argparse.Namespace,
+        values: str | Sequence[Any] | None,
+        option_string: str | None = None,
+    ) -> None:
+        for dest in ("socket", "config"):
+            if getattr(namespace, dest, None) is not parser.get_default(dest):
+                raise argparse.ArgumentError(self, f"not allowed with argument --{dest}")
+        namespace.url = values
+
+
+def add_socket(parser: argparse.ArgumentParser) -> None:
     """Add the option that names the daemon."""
     parser.add_argument(
         "--socket",
-        action=_SocketAction,
+        action=_HereAction,
         metavar="PATH",
         default=os.environ.get("BACKFILL_SOCKET") or DEFAULT_SOCKET,
         help=f"the daemon's socket (otherwise $BACKFILL_SOCKET, otherwise {DEFAULT_SOCKET})",
@@ -140,28 +160,31 @@ def add_socket(parser: argparse._ActionsContainer) -> None:
 
 def add_place(parser: argparse.ArgumentParser) -> None:
     """Add the options that name the daemon, here or behind its web service."""
-    either = parser.add_mutually_exclusive_group()
-    add_socket(either)
-    _add_url(either)
-    _add_ca(parser)
+    add_socket(parser)
+    add_url(parser)
+
+
+def add_policy(parser: argparse.ArgumentParser, about: str) -> None:
+    """Add the option that names the policy file for work on this machine; `about` says of what."""
+    parser.add_argument(
+        "--config",
+        action=_HereAction,
+        metavar="FILE",
+        type=Path,
+        default=Path(DEFAULT_POLICY),
+        help=f"{about} (otherwise {DEFAULT_POLICY})",
+    )
 
 
 def add_url(parser: argparse.ArgumentParser) -> None:
     """Add the options that name a daemon behind its web service."""
-    _add_url(parser)
-    _add_ca(parser)
-
-
-def _add_url(parser: argparse._ActionsContainer) -> None:
     parser.add_argument(
         "--url",
+        action=_UrlAction,
         metavar="URL",
         default=os.environ.get("BACKFILL_URL") or "",
         help="the daemon's web service, with the token in $SLURM_JWT (otherwise $BACKFILL_URL)",
     )
-
-
-def _add_ca(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--ca", type=Path, metavar="FILE", help="with --url: certificates to trust")
 
 

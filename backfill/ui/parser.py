@@ -36,7 +36,7 @@ MEANINGS = (
 # What a user may set in the environment, and what it says.
 VARIABLES = (
     ("BACKFILL_SOCKET", "the daemon's socket, unless --socket names it"),
-    ("BACKFILL_URL", "the daemon's web service, to ask it instead of a socket, unless --socket names one"),
+    ("BACKFILL_URL", "the daemon's web service, to ask it instead, unless --socket or --config is given"),
     ("SLURM_JWT", "the token for it, as `scontrol token` prints it"),
     ("BACKFILL_LAB_ROOT", "where labs keep their files (/var/lib/backfill/lab)"),
     ("BACKFILL_CACHE", "where the lab keeps what it built (/var/cache/backfill)"),

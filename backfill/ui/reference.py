@@ -18,9 +18,9 @@ Every command that only looks accepts `--json` and prints the daemon's answer, u
 (`events --json`: one object per line). Output that does not go to a terminal is plain text without
 colours. Commands ask the daemon over a unix socket:
 `--socket PATH`, otherwise `$BACKFILL_SOCKET`, otherwise `/run/backfill/daemon.sock`; or over its web
-service: `--url URL`, otherwise `$BACKFILL_URL` unless `--socket` is given. Over the socket everybody may
-ask. Changes (`evict`, `reclaim`, `retry`, `poke`, fleets, checkpoints, `policy reload`) are for root, the
-daemon's own user, and those whom the policy file's `access` makes operators or admins.
+service: `--url URL`, otherwise `$BACKFILL_URL` unless `--socket` or `--config` is given. Over the socket
+everybody may ask. Changes (`evict`, `reclaim`, `retry`, `poke`, fleets, checkpoints, `policy reload`) are
+for root, the daemon's own user, and those whom the policy file's `access` makes operators or admins.
 """
 
 

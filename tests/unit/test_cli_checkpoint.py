@@ -155,3 +155,23 @@ def test_restore_verifies_first_and_then_asks_the_daemon(
         file.write_bytes(b"other")
         assert main(["checkpoint", "restore", "5-2", *told]) == 1
         assert "is damaged" in capsys.readouterr().err
+
+
+def test_a_policy_file_on_the_command_line_goes_before_a_service_of_the_environment(
+    policy: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever names a file means the checkpoints, nodes and leaks here. With --url it is one too many."""
+    monkeypatch.setenv("BACKFILL_URL", "http://127.0.0.1:1")
+    where = ["--config", str(policy)]
+    assert "5-1" in said(capsys, "list", *where)
+    assert main(["drift", *where]) == 1
+    assert "has no section salt" in capsys.readouterr().err
+    assert main(["instances", "--leaks", "--config", f"{policy}.none"]) == 65
+    assert f"{policy}.none" in capsys.readouterr().err
+    assert main(["checkpoint", "list"]) == 69
+    assert main(["instances", *where]) == 2
+    assert "give both" in capsys.readouterr().err
+    url = ["--url", "http://127.0.0.1:1"]
+    for words in (["drift", *url, *where], ["checkpoint", "list", *where, *url], [*url, "drift", *where]):
+        assert main(words) == 2
+        assert "not allowed with argument --" in capsys.readouterr().err

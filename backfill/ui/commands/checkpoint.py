@@ -8,7 +8,6 @@ import time
 from collections.abc import Callable
 from datetime import UTC, datetime
 from itertools import groupby
-from pathlib import Path
 from typing import Any, cast
 
 from backfill.core.model.fleet import Checkpoint
@@ -16,9 +15,9 @@ from backfill.engine.checkpoint_desk import CheckpointDesk, UnknownNameError
 from backfill.engine.checkpoint_order import CommandError
 from backfill.ports.errors import BadOutputError, DriverError
 from backfill.ui import wording
-from backfill.ui.client import Answer, Asking, add_place, guarded, print_json, shown
+from backfill.ui.client import Answer, Asking, add_place, add_policy, guarded, print_json, shown
 from backfill.ui.errands import awaited
-from backfill.ui.parser import BAD_DATA, DEFAULT_POLICY, NO, OK, UNAVAILABLE, add_verbs, say
+from backfill.ui.parser import BAD_DATA, NO, OK, UNAVAILABLE, add_verbs, say
 from backfill.ui.terminal import table
 
 _VERBS = {
@@ -42,13 +41,7 @@ def add_checkpoint_arguments(parser: argparse.ArgumentParser) -> None:
         verb.add_argument("--json", action="store_true", help="print the answer as JSON")
         add_place(verb)
     for name in ("list", "restore", "verify", "delete", "expire"):
-        verbs[name].add_argument(
-            "--config",
-            metavar="FILE",
-            type=Path,
-            default=Path(DEFAULT_POLICY),
-            help=f"without --url: the policy file with the shared directory (otherwise {DEFAULT_POLICY})",
-        )
+        add_policy(verbs[name], "without --url: the policy file with the shared directory")
     verbs["verify"].add_argument(
         "--restore-on",
         default="",

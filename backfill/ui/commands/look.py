@@ -11,7 +11,7 @@ from backfill.core.model.quantities import counted, parse_hostlist
 from backfill.engine.leak_desk import leaks_told
 from backfill.ports.errors import DriverError
 from backfill.ui import wording
-from backfill.ui.client import Answer, AskError, Asking, add_reading, guarded, present, print_json
+from backfill.ui.client import Answer, AskError, Asking, add_policy, add_reading, guarded, present, print_json
 from backfill.ui.errands import awaited
 from backfill.ui.parser import BAD_DATA, DEFAULT_POLICY, NO, OK, UNAVAILABLE, USAGE, say
 from backfill.ui.terminal import age, emphasis, local_time, table
@@ -280,13 +280,7 @@ def add_instances_arguments(parser: argparse.ArgumentParser) -> None:
     add_reading(parser)
     parser.add_argument("--leaks", action="store_true", help="files on disk that no instance needs any more")
     parser.add_argument("--remove", action="store_true", help="with --leaks: remove them")
-    parser.add_argument(
-        "--config",
-        metavar="FILE",
-        type=Path,
-        default=Path(DEFAULT_POLICY),
-        help=f"with --leaks and without --url: the policy file (otherwise {DEFAULT_POLICY})",
-    )
+    add_policy(parser, "with --leaks and without --url: the policy file")
 
 
 def run_instances(args: argparse.Namespace) -> int:
@@ -295,6 +289,9 @@ def run_instances(args: argparse.Namespace) -> int:
         return show_leaks(args)
     if args.remove:
         say("--remove says what to do with --leaks; give both")
+        return USAGE
+    if args.config != Path(DEFAULT_POLICY):
+        say("--config says where to look for --leaks; give both")
         return USAGE
     return present(args, "instances", _show_instances)
 

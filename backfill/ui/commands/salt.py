@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable, Sequence
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from backfill.core.model.quantities import parse_hostlist
@@ -13,12 +12,11 @@ from backfill.engine.checkpoint_desk import UnknownNameError
 from backfill.engine.salting import Salting, runs_told
 from backfill.ports.errors import DriverError, RefusedError
 from backfill.ui import wording
-from backfill.ui.client import Answer, AskError, Client, add_url, guarded, print_json
+from backfill.ui.client import Answer, AskError, Client, add_policy, add_url, guarded, print_json
 from backfill.ui.errands import awaited
 from backfill.ui.parser import BAD_DATA, NO, NO_PERMISSION, OK, UNAVAILABLE, say
 from backfill.ui.terminal import table
 
-_POLICY = "/etc/backfill/policy.yaml"
 # What a look may take: the daemon's Salt may have to be started first, and renders one by one.
 _LOOK_S, _LOOK_EACH_S = 90.0, 5.0
 _LOOKED = "seen to be so, nothing was run"
@@ -26,13 +24,7 @@ _LOOKED = "seen to be so, nothing was run"
 
 def _add_site(parser: argparse.ArgumentParser) -> None:
     """Options of both."""
-    parser.add_argument(
-        "--config",
-        metavar="FILE",
-        type=Path,
-        default=Path(_POLICY),
-        help=f"without --url: the policy file with the section salt (otherwise {_POLICY})",
-    )
+    add_policy(parser, "without --url: the policy file with the section salt")
     parser.add_argument("--json", action="store_true", help="print one JSON document")
     add_url(parser)
 
