@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from backfill.config.cloud import OpenStackEntry
 from backfill.config.files import read_keys, read_text
 from backfill.config.images import Catalogue, ImageEntry
-from backfill.config.model import LibvirtEntry, Provider
+from backfill.config.model import HostEntry, LibvirtEntry, Provider
 from backfill.config.problems import Problem, quote
 from backfill.config.reader import BAD, Reader
 from backfill.config.shapes import section
 from backfill.config.tree import Entries, Scalar, Tree
 from backfill.core.policies.environments import Environment, Environments
-from backfill.core.policy import Template
 
 
 def path_of(policy_file: str | Path, libvirt: LibvirtEntry | None) -> Path | None:
@@ -79,22 +77,41 @@ def take_in(reader: Reader, found: dict[str, Any]) -> Reader | None:
         rules = tuple(entry.rule(name) for name, entry in sorted(images.items()))
         entries = (*given.entries, *_environments(images))
         particular = tuple(rule for rule in rules if rule.says_something)
-        found["environments"] = Environments(entries, particular, _named_images(found, entries, images))
+        made_of = _made_of(found, entries, images)
+        named = tuple(sorted(frozenset(images) if made_of is None else frozenset().union(*made_of.values())))
+        lacking = {} if made_of is None else _lacking(found["hosts"], made_of, entries)
+        found["environments"] = Environments(entries, particular, named, lacking)
     return own
 
 
-def _named_images(
+def _made_of(
     found: dict[str, Any], entries: tuple[Environment, ...], images: dict[str, ImageEntry]
-) -> tuple[str, ...]:
-    """Return all images that the file names for hosts of any kind."""
-    hosts, openstack, instances = (found.get(name, BAD) for name in ("hosts", "openstack", "instances"))
-    if hosts is BAD or not isinstance(openstack, OpenStackEntry) or not isinstance(instances, Template):
-        return tuple(sorted(images))
-    providers = {host.provider for host in hosts}
-    if Provider.OPENSTACK not in providers:
-        return tuple(sorted(images))
-    named = {instances.image, *openstack.images, *(entry.image for entry in entries)}
-    return tuple(sorted(named | images.keys() if Provider.LIBVIRT in providers else named))
+) -> dict[Provider, frozenset[str]] | None:
+    """Return the images of which instances can be made, by the kind of host; None while nobody can tell.
+
+    A cloud has those that openstack.images maps, that of all, and what environments name and libvirt lacks.
+    Simulated hosts are not among them: they have every image.
+    """
+    hosts, openstack, instances = found["hosts"], found.get("openstack"), found["instances"]
+    if BAD in (hosts, openstack, instances):
+        return None
+    kinds, local = {host.provider for host in hosts}, frozenset(images)
+    if Provider.OPENSTACK not in kinds or openstack is None:
+        return {Provider.LIBVIRT: local}
+    named, beside = frozenset(entry.image for entry in entries), Provider.LIBVIRT in kinds
+    cloud = named - local if beside else named
+    made_of = {Provider.OPENSTACK: cloud.union({instances.image}, openstack.images)}
+    return made_of | {Provider.LIBVIRT: local} if beside else made_of
+
+
+def _lacking(
+    hosts: Iterable[HostEntry], made_of: dict[Provider, frozenset[str]], entries: tuple[Environment, ...]
+) -> dict[str, frozenset[str]]:
+    """Return by image the hosts that lack it, for images that some host lacks."""
+    named = frozenset(entry.image for entry in entries).union(*made_of.values())
+    ours = [(host.name, made_of[host.provider]) for host in hosts if host.provider in made_of]
+    lacking = {image: frozenset(name for name, there in ours if image not in there) for image in named}
+    return {image: without for image, without in lacking.items() if without}
 
 
 def _environments(images: dict[str, ImageEntry]) -> Iterator[Environment]:

@@ -315,11 +315,16 @@ def _openstack(hosts: Sequence[HostEntry], openstack: OpenStackEntry | None) -> 
         yield BrokenRule("openstack.flavours", "is empty", "name at least one flavour")
 
 
-def _cloud_images(openstack: OpenStackEntry | None, environments: Environments) -> Iterator[BrokenRule]:
+def _cloud_images(
+    hosts: Sequence[HostEntry], openstack: OpenStackEntry | None, environments: Environments
+) -> Iterator[BrokenRule]:
     """Yield what would give somebody's own image to others by another name."""
     boots: dict[str, str] = {}
     mapped = {} if openstack is None else openstack.images
-    for name in environments.images if openstack is not None else ():
+    clouds = [host.name for host in hosts if host.provider is Provider.OPENSTACK]
+    for name in environments.images if openstack is not None and clouds else ():
+        if environments.lacks(clouds[0], name):
+            continue
         real = mapped.get(name, name)
         first = boots.setdefault(real, name)
         if environments.owners(first) != environments.owners(name):
@@ -503,7 +508,7 @@ _RULES: tuple[tuple[Callable[..., Iterator[BrokenRule]], tuple[str, ...]], ...] 
     (_keys, ("libvirt",)),
     (_guest_network, ("libvirt", "instances")),
     (_openstack, ("hosts", "openstack")),
-    (_cloud_images, ("openstack", "environments")),
+    (_cloud_images, ("hosts", "openstack", "environments")),
     (_numa, ("libvirt", "placement", "hosts")),
     (_names, ("hosts", "instances")),
     (_machine_networks, ("hosts", "instances", "own_machines")),

@@ -177,7 +177,11 @@ def open_hosts(
 ) -> tuple[list[Room], dict[str, Reason]]:
     """Return all hosts with room in the order of the policy file, and for every other host why not."""
     rooms, ask = rooms_of(world, policies), _ask(policies, pays_s, need)
-    return rooms.open(world, ask), rooms.closed(world, ask)
+    open_, barred = rooms.open(world, ask), rooms.closed(world, ask)
+    if need.particular:
+        of_all = ((name, never(world.hosts[name], need, ask[1], policies)) for name, _ in open_)
+        barred |= {name: why for name, why in of_all if why is not None}
+    return [(name, left) for name, left in open_ if name not in barred], barred
 
 
 def why_not_on(

@@ -66,6 +66,7 @@ class NodeNeed:
     `shape`: what it takes itself, None: as much as all. `job`: nodes that have devices for this one
     are no others. `owner`: the only user who wants them, where that is known. `region_mb`: memory
     that the instances of the job share there. `network`: to which it is connected, empty: the usual one.
+    `image`: of which it is made, empty: of one that every host has.
     """
 
     functions: int = 0
@@ -75,6 +76,7 @@ class NodeNeed:
     owner: str = ""
     shape: Resources | None = None
     network: str = ""
+    image: str = ""
 
     @property
     def particular(self) -> bool:
@@ -85,19 +87,22 @@ class NodeNeed:
 NOTHING_MORE = NodeNeed()
 
 
-def own_need(world: Picture, job_id: str, shape: Resources | None) -> NodeNeed:
-    """Return what each of a job's own machines takes of a host."""
+def own_need(world: Picture, job_id: str, shape: Resources | None, image: str) -> NodeNeed:
+    """Return what each of a job's own machines takes of a host; `image`: as in `NodeNeed`."""
     loan, network = own_loan(world, job_id), own_network(world, job_id)
     if loan is None:
-        return NodeNeed(shape=shape, network=network)
-    return NodeNeed(loan.functions, loan.region_mb, loan.sharing, job_id, shape=shape, network=network)
+        return NodeNeed(shape=shape, network=network, image=image)
+    lent = NodeNeed(loan.functions, loan.region_mb, loan.sharing, job_id)
+    return replace(lent, shape=shape, network=network, image=image)
 
 
 def never(host: Host, need: NodeNeed, shape: Resources, policies: PolicySet) -> Reason | None:
     """Return what a host can never give to an instance of that shape, whatever else is on it.
 
-    Nobody knows that of a host that does not answer.
+    Of one that does not answer nobody knows more than which images it has.
     """
+    if policies.environments.lacks(host.name, need.image):
+        return because(Code.NO_IMAGE, host=host.name, image=need.image)
     if not host.reachable:
         return None
     if host.size_for(shape) is None:
@@ -135,6 +140,7 @@ def need_of(world: Picture, policies: PolicySet, node: ManagedNode) -> NodeNeed:
         owners.pop() if len(owners) == 1 else "",
         None if node.flavour is None else node.flavour.resources,
         own_network(world, node.job) if node.job else "",
+        policies.environments.somewhere(node.image),
     )
 
 
@@ -283,9 +289,11 @@ def places_ever(
     """Return how many instances of a shape the host would carry if there were nothing else on it.
 
     `need`: what each of them takes besides. Of a host that was not read yet, or does not answer,
-    nobody knows what it cannot hold.
+    nobody knows what it cannot hold, but for the images that it lacks.
     """
     known, limits = world.hosts.get(host), policies.limits
+    if policies.environments.lacks(host, need.image):
+        return 0
     if known is None or not known.reachable:
         return limits.max_per_host
     size = known.size_for(shape)

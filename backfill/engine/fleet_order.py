@@ -8,7 +8,7 @@ from backfill.core.model.fleet import CloneMethod, Fleet, FleetState
 from backfill.core.policies.cloning import Choice
 from backfill.core.policies.environments import Environments
 from backfill.core.policy import PolicySet
-from backfill.core.room import places_ever
+from backfill.core.room import NodeNeed, places_ever
 from backfill.core.world import World
 from backfill.engine.checkpoint_order import CommandError
 
@@ -19,8 +19,8 @@ def fleet_order(world: World, policies: PolicySet, body: dict[str, object]) -> F
         size = int(str(body.get("n", "")))
     except ValueError:
         raise CommandError("a fleet needs a number of instances") from None
-    _can_ever_fit(world, policies, size)
     image = _image(policies.environments, str(body.get("image") or ""))
+    _can_ever_fit(world, policies, size, image)
     _image_allows(policies, image or policies.instances.image, size)
     number = 1 + max((_number(one.id) for one in world.fleets.values() if not one.job), default=0)
     identity = f"fleet-{max(number, int(world.now_s))}"
@@ -49,16 +49,18 @@ def _method(body: dict[str, object]) -> CloneMethod | None:
         raise CommandError(f"'{word}' is no way of cloning; known: {known}") from None
 
 
-def _can_ever_fit(world: World, policies: PolicySet, size: int) -> None:
+def _can_ever_fit(world: World, policies: PolicySet, size: int, image: str) -> None:
     """Refuse at once what no waiting can help."""
     if size < 1:
         raise CommandError("a fleet has one instance at least")
     shape, limits = policies.instances.flavour.resources, policies.limits
-    places = sum(places_ever(world, policies, name, shape) for name in policies.hosts)
+    need = NodeNeed(image=policies.environments.somewhere(image))
+    places = sum(places_ever(world, policies, name, shape, need) for name in policies.hosts)
+    with_it = f"all hosts with image {need.image}" if need.image else "all hosts"
     for most, what in (
         (len(policies.instances.names), "instances.names has {} names"),
         (limits.max_instances, "limits.max_instances is {}"),
-        (places, "all hosts together have room for {}"),
+        (places, f"{with_it} together have room for {{}}"),
     ):
         if size > most:
             raise CommandError(f"{size} instances can never be had: {what.format(most)}")

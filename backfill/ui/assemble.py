@@ -225,6 +225,8 @@ def _numa(config: Config, entry: LibvirtEntry) -> NumaTerms | None:
 
 def openstack_config(config: Config, entry: OpenStackEntry, hosts: list[HostEntry]) -> OpenStackConfig:
     """All of it, for these hosts."""
+    known = config.policies.environments
+    images = [name for name in known.images if not any(known.lacks(host.name, name) for host in hosts)]
     return OpenStackConfig(
         cluster=config.policies.cluster,
         places={h.name: CloudPlace(h.cloud, h.compute) for h in hosts},
@@ -232,7 +234,7 @@ def openstack_config(config: Config, entry: OpenStackEntry, hosts: list[HostEntr
             flavours=entry.flavours,
             network=entry.network,
             zones=entry.zones or ("",),
-            images={name: entry.images.get(name, name) for name in config.policies.environments.images},
+            images={name: entry.images.get(name, name) for name in images},
             vnic_type=entry.vnic_type.value,
             group_policy="" if entry.spread is GroupPolicy.NONE else entry.spread.value,
             volume_gb=entry.volume_gb,

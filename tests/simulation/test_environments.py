@@ -8,17 +8,24 @@ from dataclasses import replace
 import pytest
 
 from backfill.core.model import changes as ch
+from backfill.core.model.fleet import FleetState
+from backfill.core.model.lifecycle import Phase, Rung
 from backfill.core.model.refusals import Code
 from backfill.core.model.sentences import why
 from backfill.core.policies.cloning import Cloning
 from backfill.core.policies.environments import Environment, Environments, ImageRule
+from backfill.core.policies.ladder import Ladder, RungRule
+from backfill.core.policies.own_machines import OwnMachines
 from backfill.core.policies.scale import Scale
 from backfill.core.reconcile.admission import wants
 from backfill.drivers.simulated.world import SimulatedWorld
+from backfill.engine.checkpoint_order import CommandError
+from backfill.engine.fleet_order import fleet_order
 from backfill.sim.scenarios.rehearsal import Rehearsal
-from tests.simulation.policy_cluster import cluster, ended, one_host, play, policies, running
+from tests.simulation.policy_cluster import cluster, ended, one_host, phases, play, policies, running
 
 CMS = Environment("cms", "cms-7")
+AWAY = Ladder((RungRule(Rung.MIGRATE), RungRule(Rung.PAUSE), RungRule(Rung.REQUEUE)))
 CATALOGUE = Environments((CMS,), (ImageRule("cms-7", os_family="rhel"),))
 
 
@@ -43,6 +50,72 @@ def test_each_job_gets_an_instance_of_the_image_that_it_asks_for() -> None:
         assert set(run.world.nodes[node.name].features) == features
     run.until(lambda: not run.world.managed, 600)
     assert sim.audit() == []
+
+
+# Of hosts of two kinds, one alone has the image.
+APART = replace(CATALOGUE, images=("cms-7", "default"), lacking={"cms-7": frozenset({"bm1"})})
+
+
+def test_an_instance_is_made_where_its_image_is() -> None:
+    """The first host in the file does not have it, and keeps its room for others."""
+    sim = cluster(cpus=2)
+    run = play(sim, policies(environments=APART))
+    cms = [sim.submit("htc", 60.0, features="cms") for _ in range(3)]
+    run.until(lambda: running(sim, *cms[:2]), 100)
+    run.run(20.0)
+    assert {m.host for m in run.world.managed.values() if m.image} == {"bm2"}
+    (told,) = [r for r in run.cycle.last.refusals if r.code is Code.NO_IMAGE]
+    assert (told.subject, why(told)) == ("bm1", "bm1 has no image cms-7")
+    plain = sim.submit("htc", 10.0)
+    run.until(lambda: ended(sim, plain, *cms), 600)
+    assert sim.audit() == []
+
+
+def test_an_order_waits_for_hosts_that_have_its_image() -> None:
+    """Where room is elsewhere, it says that this is elsewhere."""
+    sim = cluster(cpus=2)
+    rules = policies(environments=APART)
+    run = play(sim, rules)
+    run.run(2.0)
+    order = fleet_order(run.world, rules, {"n": 2, "image": "cms"})
+    with pytest.raises(CommandError, match="all hosts with image cms-7 together have room for 2"):
+        fleet_order(run.world, rules, {"n": 3, "image": "cms"})
+    taken = sim.submit("batch", 30.0, cpus=2, required_nodes=("bm2",))
+    run.until(lambda: running(sim, taken), 30)
+    run.world.apply(ch.FleetSet(order))
+    run.run(5.0)
+    assert run.world.fleets[order.id].members == ()
+    assert any("bm1 has no image cms-7" in why(r) for r in run.cycle.last.refusals if r.subject == order.id)
+    run.until(lambda: run.world.fleets[order.id].state is FleetState.READY, 100)
+    assert {m.host for m in run.world.managed.values()} == {"bm2"}
+
+
+def test_what_moves_goes_where_its_image_is() -> None:
+    """The other host has room, and no image of that name."""
+    sim = cluster(cpus=2)
+    run = play(sim, policies(environments=APART, ladder=AWAY))
+    cms = sim.submit("htc", 100.0, features="cms")
+    run.until(lambda: running(sim, cms), 60)
+    taken = sim.submit("batch", 30.0, cpus=2, required_nodes=("bm2",))
+    run.until(lambda: running(sim, taken) and len(phases(run, Phase.PARKED)) == 1, 30)
+    run.until(lambda: ended(sim, cms), 300)
+    assert not any(r.body.get("t") == "MigrateInstance" for r in run.journal.read())
+    assert sim.audit() == []
+
+
+@pytest.mark.parametrize(("lacking", "words"), [({"bm1"}, ""), ({"bm1", "bm2"}, "no image cms-7")])
+def test_a_jobs_own_machines_are_where_its_image_is(lacking: set[str], words: str) -> None:
+    """On no host it can never be had, which the owner is told at once."""
+    apart = replace(APART, lacking={"cms-7": frozenset(lacking)})
+    sim = cluster()
+    run = play(sim, policies(environments=apart, own_machines=OwnMachines(enabled=True)))
+    job = sim.submit("htc", 20.0, comment="backfill-vm:image=cms")
+    if words:
+        run.until(lambda: words in sim.slurm.admin_comment(job), 10)
+        assert not run.world.managed
+    else:
+        run.until(lambda: running(sim, job), 100)
+        assert {m.host for m in run.world.managed.values()} == {"bm2"}
 
 
 def test_idle_ones_of_another_image_make_room() -> None:

@@ -91,5 +91,30 @@ def test_beside_libvirt_a_cloud_keeps_the_images_that_are_its_own(tmp_path: Path
     config = loaded(tmp_path, text(LIBVIRT, section, hosts=hosts))
     assert config.policies.environments.images == ("default", "gold")
     assert config.openstack is not None
-    made = openstack_config(config, config.openstack, list(config.hosts))
+    made = openstack_config(config, config.openstack, [h for h in config.hosts if h.cloud])
     assert made.shape.images == {"default": "node", "gold": "g1"}
+
+
+def test_hosts_of_different_kinds_have_the_images_of_their_kind(tmp_path: Path) -> None:
+    """The cloud those that are mapped for it, and those that only an environment names; libvirt its own.
+
+    A private image of libvirt alone is no other name of one in the cloud.
+    """
+    local = "    mpi: {kernel: /k, initrd: /i, disk: /d, cmdline: quiet, environment: mpi, users: [bo]}\n"
+    section = (
+        SECTION + "  images: {default: node, gold: mpi}\n" + GOLD.replace("}]", "}, {name: hep, image: h}]")
+    )
+    hosts = f"{LIBVIRT_HOST[:-1]}, {{name: bm2, provider: simulated}}, {HOSTS.partition('[')[2]}"
+    config = loaded(tmp_path, text(LIBVIRT + local, section, hosts=hosts))
+    known = config.policies.environments
+    assert known.images == ("default", "gold", "h", "mpi")
+    assert known.lacking == {"gold": {"bm1"}, "h": {"bm1"}, "mpi": {"east"}}
+    assert config.openstack is not None
+    made = openstack_config(config, config.openstack, [h for h in config.hosts if h.cloud])
+    assert made.shape.images == {"default": "node", "gold": "mpi", "h": "h"}
+
+
+def test_an_image_that_an_environment_alone_names_is_on_no_host_of_libvirts(tmp_path: Path) -> None:
+    hosts = LIBVIRT_HOST[:-1] + ", {name: bm2, provider: simulated}]"
+    config = loaded(tmp_path, text(LIBVIRT, GOLD, hosts=hosts))
+    assert config.policies.environments.lacking == {"gold": {"bm1"}}

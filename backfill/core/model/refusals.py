@@ -109,6 +109,7 @@ class Code(Enum):
     SHARED_MEMORY = "shared_memory"
     NO_SHARING = "no_sharing"
     NO_NETWORK = "no_network"
+    NO_IMAGE = "no_image"
     NO_SIZE = "no_size"
     NUMA_FULL = "numa_full"
     NUMA_SMALL = "numa_small"

@@ -164,6 +164,7 @@ _CODES: dict[Code, str | Callable[[Mapping[str, Any]], str]] = {
     Code.SHARED_MEMORY: "{host} has {left_mb} MB left, {region_mb} MB are to be shared there",
     Code.NO_SHARING: "machines on {host} cannot share memory (--ivshmem)",
     Code.NO_NETWORK: "machines on {host} cannot have network {network}",
+    Code.NO_IMAGE: "{host} has no image {image}",
     Code.NO_SIZE: "{host} has no flavour with {cpus} CPUs and {memory_mb} MB",
     Code.NUMA_FULL: "no NUMA node of {host} has {cpus} CPUs and {memory_mb} MB left",
     Code.NUMA_SMALL: (

@@ -65,6 +65,8 @@ class Environments:
     rules: tuple[ImageRule, ...] = field(default=(), metadata=FILLED_IN)
     # The names of all images; none where no host has any.
     images: tuple[str, ...] = field(default=(), metadata=FILLED_IN)
+    # By image: the hosts that lack it. Without an entry every host has it.
+    lacking: dict[str, frozenset[str]] = field(default_factory=dict, metadata=FILLED_IN)
 
     def admit(self, jobs: Iterable[Job], refused: dict[str, Reason]) -> Iterator[Job]:
         """Yield the jobs that count; the others are put into `refused` by id, with the reason."""
@@ -99,6 +101,14 @@ class Environments:
     def owners(self, image: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
         """Users and accounts for whom the image is; none of both: it is for everybody."""
         return self.members(image) if image in self.private else ((), ())
+
+    def somewhere(self, image: str) -> str:
+        """Return the image if not every host has it; else an empty text."""
+        return image if image in self.lacking else ""
+
+    def lacks(self, host: str, image: str) -> bool:
+        """Return True if no instance of the image can be made on the host."""
+        return host in self.lacking.get(image, ())
 
     @property
     def words(self) -> dict[str, str]:

@@ -350,7 +350,7 @@ def _never(builder: PlanBuilder, own: JobMachines, job: Job) -> Reason | None:
         got = {"got_cpus": got_cpus, "got_mb": got_mb or ""}
         return because(Code.MACHINES_BEYOND, many=many, cpus=cpus, memory_mb=memory_mb, **got)
     shape = own.flavour.resources
-    need = own_need(world, own.job, shape)
+    need = own_need(world, own.job, shape, policies.environments.somewhere(own.image))
     few = _lacking(builder, job, need, shape) or _few_functions(builder, job, need.functions * many)
     if few is not None:
         return few

@@ -30,7 +30,10 @@ def image_of_order(builder: PlanBuilder, fleet: Fleet) -> str:
 def need_of_member(builder: PlanBuilder, fleet: Fleet) -> NodeNeed:
     """Return what each of its members takes of a host."""
     shape = None if fleet.flavour is None else fleet.flavour.resources
-    return own_need(builder.world, fleet.job, shape) if fleet.job else NodeNeed(shape=shape)
+    image = builder.policies.environments.somewhere(fleet.image)
+    if fleet.job:
+        return own_need(builder.world, fleet.job, shape, image)
+    return NodeNeed(shape=shape, image=image)
 
 
 def places_on(builder: PlanBuilder, fleet: Fleet, host: str, without: Collection[str] = ()) -> int:

@@ -137,7 +137,7 @@ def _places_ever(builder: PlanBuilder, own: JobMachines) -> Reason | None:
     """Return that all hosts together could not carry them, if that is so."""
     world, policies = builder.world, builder.policies
     shape = own.flavour.resources
-    need = own_need(world, own.job, shape)
+    need = own_need(world, own.job, shape, policies.environments.somewhere(own.image))
     many = [places_ever(world, policies, host, shape, need) for host in policies.hosts]
     company = Company.ANY if own.request is None else own.request.company
     places = places_in(company, many)

@@ -268,7 +268,8 @@ def _needed(policies: PolicySet, want: Want) -> NodeNeed:
     # The instances of a job over several nodes may share a host.
     sharing = policies.devices.sharing(device if want.need.nodes <= 1 else ())
     functions, region_mb = policies.devices.functions(device), policies.devices.region_mb(want.device)
-    return NodeNeed(functions, region_mb, sharing, owner=want.owner)
+    image = policies.environments.somewhere(want.image)
+    return NodeNeed(functions, region_mb, sharing, owner=want.owner, image=image)
 
 
 def _own_first(builder: PlanBuilder) -> Reason | None:
