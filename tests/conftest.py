@@ -69,7 +69,7 @@ def plans_compared(monkeypatch: pytest.MonkeyPatch) -> list[Plan]:
     def both(world: World, policies: PolicySet) -> Plan:
         found = plan(world, policies)
         if is_compared(found):
-            _compare(found, plan(world, policies, from_scratch=True))
+            compare(found, plan(world, policies, from_scratch=True))
             made.append(found)
         assert not world.queue.unsettled, f"steps undo one another: {found}"
         return found
@@ -77,7 +77,7 @@ def plans_compared(monkeypatch: pytest.MonkeyPatch) -> list[Plan]:
     def both_in_force(world: World, policies: PolicySet) -> Plan:
         anew = plan(world, policies, from_scratch=True)
         found = enact(world, policies)
-        _compare(found, anew)
+        compare(found, anew)
         assert not world.queue.unsettled, f"steps undo one another: {found}"
         made.append(found)
         return found
@@ -87,7 +87,8 @@ def plans_compared(monkeypatch: pytest.MonkeyPatch) -> list[Plan]:
     return made
 
 
-def _compare(found: Plan, anew: Plan) -> None:
+def compare(found: Plan, anew: Plan) -> None:
+    """Raise PlanDiffersError unless both are the same, but for the order of their refusals."""
     for one, other in ((found, anew), (anew, found)):
         more = [r for r in one.refusals if r not in other.refusals]
         if more or replace(one, refusals=()) != replace(other, refusals=()):

@@ -212,6 +212,8 @@ class Rooms:
         self.until_s = inf  # until then time changes nothing
         self._place = {host: place for place, host in enumerate(policies.hosts)}
         self._news = False  # since somebody asked
+        # Who asked what is not kept any more: each host, and when time alone may make a difference about it.
+        self._unkept: dict[str, float] = {}
         self._looks: dict[Ask, dict[str, Look]] = {}  # by what is asked of a host
         self._ranks: dict[Ask, dict[str, Rank]] = {}  # of hosts with room
         self._sorted: dict[Ask, list[Rank]] = {}  # the same, the best first
@@ -226,13 +228,18 @@ class Rooms:
         self._refresh(world)
         if ask not in self._looks:
             for old in list(self._looks)[:-_MOST_ASKS]:
-                del self._looks[old], self._ranks[old], self._sorted[old]
+                self._drop(old)
             looks = {host: _look(self.policies, ask, host, world) for host in self.policies.hosts}
             ranks = {host: rank for host in looks if (rank := self._rank(world, host, looks[host]))}
             self._looks[ask], self._ranks[ask] = looks, ranks
             self._sorted[ask] = sorted(ranks.values())
             self.until_s = min(self.until_s, *(until_s for _, until_s in looks.values()), inf)
         return self._looks[ask]
+
+    def _drop(self, ask: Ask) -> None:
+        for host, (_, until_s) in self._looks[ask].items():
+            self._unkept[host] = min(until_s, self._unkept.get(host, inf))
+        del self._looks[ask], self._ranks[ask], self._sorted[ask]
 
     def open(self, world: World, ask: Ask) -> list[Room]:
         """Return hosts with room, in the order of the policy file."""
@@ -259,10 +266,20 @@ class Rooms:
         self.until_s = min(self.until_s, self._openings.begin(world))
         return self._openings.places(world, want)
 
+    @property
+    def may_have_news(self) -> bool:
+        """Return True if somebody may find another room somewhere than when `news` was asked before."""
+        return self._news or bool(self.hosts.touched)
+
     def news(self, world: World) -> bool:
-        """Return True if somebody would find another room somewhere than when this was asked before."""
+        """Return True if somebody may find another room somewhere than when this was asked before.
+
+        From now on these count as told: whoever waits for room asks anew.
+        """
         self._refresh(world)
         news, self._news = self._news, False
+        if news:
+            self._unkept.clear()
         return news
 
     def _refresh(self, world: World) -> None:
@@ -270,6 +287,7 @@ class Rooms:
         if not self.hosts.touched:
             return
         hosts = self.hosts.taken()
+        self._news = self._news or not hosts.isdisjoint(self._unkept)
         for ask, looks in self._looks.items():
             for host in hosts & looks.keys():
                 old, new = looks[host], _look(self.policies, ask, host, world)
@@ -301,7 +319,7 @@ class Rooms:
         """Look again at hosts of which time alone may have made a difference."""
         if now_s < self.until_s:
             return
-        every = [*self._openings.moments()]
+        every = [*self._openings.moments(), *self._unkept.items()]
         for looks in self._looks.values():
             every += ((host, until_s) for host, (_, until_s) in looks.items())
         self.hosts.touched.update(host for host, until_s in every if now_s >= until_s)
@@ -317,6 +335,7 @@ class _Openings:
         self._soon: list[str] = []  # hosts that are open soon
         self._more_s = -inf  # from when there are more of them
         self._places: dict[Want, dict[str, int]] = {}
+        self._unkept = False  # what some orders want is not kept any more
 
     def moments(self) -> Iterator[tuple[str, float]]:
         """Yield each host, and when time alone may make a difference about it."""
@@ -337,6 +356,7 @@ class _Openings:
             self._more_s = min(later, default=inf)
         if want not in self._places and len(self._places) == _MOST_WANTS:
             self._places.clear()
+            self._unkept = True
         known = self._places.setdefault(want, {})
         for host in self._soon:
             if host not in known:
@@ -345,7 +365,8 @@ class _Openings:
 
     def look_again(self, world: World, hosts: set[str]) -> tuple[bool, float]:
         """Look at these once more; return whether that matters to an order, and until when it holds."""
-        news, until_s = False, inf
+        news, until_s = self._unkept, inf
+        self._unkept = False
         for host in hosts & self._found.keys():
             old, new = self._found[host], _opening(self.policies, host, world)
             self._found[host], until_s = new, min(until_s, new[1])
@@ -479,7 +500,7 @@ def _known_until_s(world: World, host: str, policies: PolicySet, pays_s: float) 
     if node is not None and node.maintenance_s:
         moments.append(policies.gaps.clear_at_s(node.maintenance_s))
     if node is not None and (wanted_s := wanted_again_s(node)) is not None:
-        moments.append(wanted_s - pays_s)
+        moments.append(nextafter(wanted_s - pays_s, inf))  # at that very moment it still pays
     if host in world.streaks:
         moments.append(world.streaks[host].last_s + policies.readiness.rest_s)
     return min(at_s for at_s in moments if at_s > world.now_s)

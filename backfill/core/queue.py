@@ -245,7 +245,7 @@ class WorkQueue:
         rooms = self.rooms
         while True:
             # Who waits for room is marked before its turn comes.
-            if rooms is not None and rooms.hosts.touched and self._is_turn_of(Topic.ROOM):
+            if rooms is not None and rooms.may_have_news and self._is_turn_of(Topic.ROOM):
                 self._look_at_rooms(rooms)
             entity = self._pop()
             if entity is None:
