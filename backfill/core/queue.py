@@ -1,8 +1,8 @@
 """The work queue: what has to be looked at again, now or at a certain time, and why.
 
-`World.apply` tells it what has changed; the rules below say whom that concerns. Everything that
-the next plan does not look at stays as it was found: its refusals, its awaited nodes, its wake.
-A full pass looks at everything, whatever the rules say: it finds what a rule forgot.
+Whom a change concerns is said by the rules in `concerns.py`. Everything that the next plan does not
+look at stays as it was found: its refusals, its awaited nodes, its wake. A full pass looks at
+everything, whatever the rules say: it finds what a rule forgot.
 """
 
 from __future__ import annotations
@@ -13,10 +13,6 @@ from enum import IntEnum, auto
 from heapq import heapify, heappop, heappush
 from math import inf
 from typing import TYPE_CHECKING, NamedTuple
-
-from backfill.core.model.cluster import Job, JobState
-from backfill.core.model.lifecycle import ON_CPU, ManagedNode, Phase, checkpointed
-from backfill.core.model.pilots import slot_of_name
 
 if TYPE_CHECKING:
     from backfill.core.model.plan import Plan
@@ -70,6 +66,7 @@ class Topic(IntEnum):
     DISK = auto()  # memory was written
     CHECKPOINTS = auto()  # one that stands still for a checkpoint, or came back badly, is a step further
     SILENCE = auto()  # a node has become silent, or answers again, or there are more nodes, or fewer
+    HABITS = auto()  # how much of their time limits the owners of jobs use is known better
 
 
 @dataclass(slots=True)
@@ -156,14 +153,6 @@ class WorkQueue:
         if entity not in self._marked:
             self._marked.add(entity)
             heappush(self._order, entity)
-
-    def mark_scale(self) -> None:
-        """How many instances, and how many pilots for them, there should be."""
-        self.mark(SCALE)
-        if self.promised or self._world.fleet.count_in(Phase.PARKED):
-            self.mark(PROMISES)
-        if self.supplies:
-            self.mark(SUPPLY)
 
     def mark_nodes(self, names: Iterable[str]) -> None:
         """Mark the nodes of several names."""
@@ -325,7 +314,7 @@ class WorkQueue:
         """Of everything, in the order in which a plan looks at it."""
         return [self._results[entity] for entity in sorted(self._results)]
 
-    # --- rules: whom a change concerns -----------------------------------------------------------
+    # --- topics ----------------------------------------------------------------------------------
 
     def is_awaited(self, topic: Topic) -> bool:
         """Return True if a step waits for that."""
@@ -341,260 +330,3 @@ class WorkQueue:
         """Mark whatever waits for that: it has happened."""
         for entity in self._awaiting[topic]:
             self.mark(entity)
-
-    def slurm_node_moved(self, name: str, *, came_or_went: bool) -> None:
-        """Slurm shows the node otherwise than before: ours, a host's, or one whose name may be free."""
-        self.mark_name(name)
-        self._mark_fellows(name)
-        host = self._world.host_of_node(name)
-        if host is not None:
-            self.host_moved(host)
-            self._mark_claims(host)
-        if name in self._world.managed and (job_id := self._world.managed[name].job) in self._world.machines:
-            self._mark_machines(job_id)
-            self._booting_counts_anew((name,))
-        if came_or_went or name in self._world.managed:
-            self.mark_scale()
-            self._mark_fleets()
-        if came_or_went:
-            self._mark_if_silent()
-            self.happened(Topic.SILENCE)
-            self._name_moved(name)
-
-    def mark_name(self, name: str) -> None:
-        """Mark the node or instances of this name."""
-        if name in self._world.managed or name in self.names or self._world.fleet.places_of(name):
-            self._mark_node(name)
-        self._mark_if_silent(name)
-
-    def _mark_node(self, name: str) -> None:
-        self.mark(self._of_node(name))
-        if self._world.claims:
-            for job_id in self._world.claim_index.at(name):
-                self.mark(Entity(Kind.CLAIM, job_id))
-
-    def _mark_if_silent(self, name: str = "") -> None:
-        """Nodes are set down by those that are silent: by this one, or by all of them."""
-        silent = self._world.silent
-        if silent and (not name or name in silent):
-            self.mark(LIVENESS)
-
-    def _name_moved(self, name: str) -> None:
-        if self.free_names is not None:
-            self.free_names.names.touch(name)
-
-    def _mark_budget(self) -> None:
-        if self.budgets:
-            self.mark(BUDGET)
-
-    def _mark_fleets(self) -> None:
-        if self._world.fleets:
-            self.mark(FLEETS)
-
-    def host_moved(self, host: str) -> None:
-        """Something about a host, or on it, is different: that concerns all who use its room."""
-        world = self._world
-        self.mark_nodes(world.fleet.all_names_on(host))
-        if world.machines:
-            for job_id in {world.managed[name].job for name in world.fleet.names_on(host)}:
-                self.mark_nodes(self._members(job_id))  # they stand still and go on together
-        self._mark_claims(host, waiting=True)
-        known = world.hosts.get(host)
-        if known is not None and known.parents is not None and (self.cloning or world.fleets):
-            self.mark(Entity(Kind.PARENTS, host))
-        if host in world.burst:
-            self.mark_scale()
-        if self.rooms is not None:
-            self.rooms.hosts.touch(host)
-
-    def _mark_claims(self, host: str, *, waiting: bool = False) -> None:
-        """Claims on the host; or those that wait for its room: no others ask what of ours is there."""
-        if not self._world.claims:
-            return
-        for job_id in self._world.claim_index.on(host):
-            if not waiting or self._world.claims[job_id].waiting:
-                self.mark(Entity(Kind.CLAIM, job_id))
-
-    def host_seen(self, host: str) -> None:
-        """Mark whom a host concerns that looks different: if it is new, its instances count from now on."""
-        self.host_moved(host)
-        self._mark_claims(host)
-        self.mark_scale()
-        self._mark_fleets()
-        self._mark_if_silent()
-        self.happened(Topic.REMOVALS)
-        for job_id in self._world.machines:
-            self._mark_machines(job_id)
-
-    def instance_moved(self, host: str, name: str) -> None:
-        """Mark whom an instance concerns that its hypervisor shows otherwise than before."""
-        self._mark_node(name)
-        self.host_moved(host)
-        node = self._world.managed.get(name)
-        if node is not None:
-            self.companions_moved(node)
-        if node is None or node.generation == 0 or not self._world.fleet.places_of(name):
-            self.mark_scale()
-            self._mark_fleets()
-
-    def job_moved(self, before: Job | None, after: Job | None) -> None:
-        """Mark whom a job concerns that looks different: its nodes, where it is held, and the queue."""
-        world = self._world
-        job = after or before
-        assert job is not None
-        nodes = {name for one in (before, after) if one is not None for name in one.nodes}
-        for name in nodes:
-            self._jobs_moved_on(name)
-        self.mark_nodes(world.fleet.holders(job.id))
-        for job_id in {job.id, str(job.raw_id)}:
-            if job_id in world.claims:
-                self.mark(Entity(Kind.CLAIM, job_id))
-        if job.id in world.machines:
-            self._mark_machines(job.id)
-        waited = any(one is not None and one.state is JobState.PENDING for one in (before, after))
-        if waited or job.id in world.job_index.active_asking:
-            self.mark(NEW_MACHINES)
-        if ours := any(name in world.managed for name in nodes):
-            self._mark_budget()
-        if waited or ours or slot_of_name(job.name) is not None:  # what only has a pilot's name is in its way
-            self.mark_scale()
-
-    def _jobs_moved_on(self, name: str) -> None:
-        """Other jobs than before are on a node, or they look different."""
-        node, host = self._world.managed.get(name), self._world.host_of_node(name)
-        if node is not None or name in self.names or self._world.fleet.places_of(name):
-            self._mark_node(name)
-        if node is not None:
-            self.host_moved(node.host)
-            if node.fleet:
-                self._mark_fleets()  # one that goes waits for the jobs on its members
-        elif host is not None:
-            self.host_moved(host)
-        if host is not None:
-            self._mark_claims(host)
-
-    def claim_moved(self, job_id: str, hosts: Iterable[str]) -> None:
-        """Mark whom a claim concerns: a job has got hosts, or the claim is answered or over."""
-        self.mark(Entity(Kind.CLAIM, job_id))
-        if job_id in self._world.machines:
-            self._mark_machines(job_id)
-        for host in hosts:
-            self.host_moved(host)
-            self._mark_claims(host)
-
-    def record_moved(self, before: ManagedNode | None, after: ManagedNode | None) -> None:
-        """Mark whom a node of ours concerns whose record is new, different or gone."""
-        node = after or before
-        assert node is not None
-        hosts = {host for one in (before, after) if one is not None for host in one.hosts}
-        self._mark_node(node.name)
-        for host in hosts:
-            self.host_moved(host)
-        self.companions_moved(node)
-        if node.job in self._world.machines:
-            self._mark_machines(node.job)
-        if before is not None and (before.held != node.held or before.order != node.order):
-            self.companions_moved(before)
-        self.mark_scale()
-        self._mark_fleets()
-        self._mark_if_silent(node.name)
-        old, new = (None if one is None else one.phase for one in (before, after))
-        if old is not new:
-            self._name_moved(node.name)
-            self._mark_budget()
-            self.happened(Topic.BOOTS)
-        if (old in ON_CPU) is not (new in ON_CPU):
-            self.happened(Topic.ON_CPU)
-        if old in (Phase.REMOVING, Phase.DRAINING) and old is not new:
-            self.happened(Topic.REMOVALS)
-        if before is not None and checkpointed(before):
-            self.happened(Topic.CHECKPOINTS)
-
-    def companions_moved(self, node: ManagedNode) -> None:
-        """Nodes that share a job with it, or the order of a checkpoint, look at it."""
-        world = self._world
-        if node.order is not None:
-            self.mark_nodes(name for name in node.order.members if name in world.managed)
-        self._mark_fellows(node.name)
-        for held in node.held:
-            self.mark_nodes(world.fleet.holders(held.id))
-        if node.job:
-            self._mark_machines(node.job)
-            self.happened(Topic.BOOTS)  # it may have done its part
-
-    def _mark_fellows(self, name: str) -> None:
-        """Mark the nodes of ours that share a job with the node of this name, whoever's that is."""
-        for job in self._world.jobs_on(name):
-            if len(job.nodes) > 1:
-                self.mark_nodes(fellow for fellow in job.nodes if fellow in self._world.managed)
-
-    def call_moved(self, kind: str, name: str, host: str) -> None:
-        """Mark whom a call about a node or a host concerns: it was begun, or is over."""
-        world = self._world
-        self.mark_name(name)
-        if name in world.machines:
-            self._mark_machines(name)
-            self.mark_nodes(self._members(name))
-            self._booting_counts_anew(self._members(name))
-        if name in world.hosts:
-            self.host_moved(name)
-            self.happened(Topic.BOOTS)
-        if host:
-            self.host_moved(host)
-        node = world.managed.get(name)
-        self._mark_fellows(name)  # also where no record has it: it may be closed for them
-        if node is not None:
-            if node.host != host:
-                self.host_moved(node.host)
-            self.companions_moved(node)
-        self._mark_by_kind(kind)
-        self._mark_fleets()
-
-    def _mark_by_kind(self, kind: str) -> None:
-        if kind == "SuspendInstance":
-            self.happened(Topic.DISK)
-        if kind in _PILOTS:
-            self.mark(SUPPLY)
-
-    def machines_moved(self, job_id: str) -> None:
-        """Mark whom a job's own machines concern: those after them in the queue may have their turn."""
-        self._mark_machines(job_id)
-        for other in self._world.machines.values():
-            if other.waits or other.job.partition("+")[0] == job_id.partition("+")[0]:
-                self._mark_machines(other.job)
-        self.mark(NEW_MACHINES)
-        self.mark_nodes(self._members(job_id))
-        self._mark_fleets()
-        self.mark_scale()
-
-    def _booting_counts_anew(self, names: Iterable[str]) -> None:
-        """Mark who may boot, or not, as a job's own machines wait for their fellows, or no longer do."""
-        if self.rooms is not None:
-            for name in names:
-                self.rooms.hosts.touch(self._world.managed[name].host)
-        self.happened(Topic.BOOTS)
-
-    def _mark_machines(self, job_id: str) -> None:
-        self.mark(Entity(Kind.MACHINES, job_id))
-
-    def _members(self, job_id: str) -> list[str]:
-        own = self._world.machines.get(job_id)
-        fleet = None if own is None else self._world.fleets.get(own.fleet)
-        return [] if fleet is None else [name for name in fleet.members if name in self._world.managed]
-
-    def fleet_moved(self, members: Iterable[str], job_id: str = "") -> None:
-        """Mark whom an order of a fleet concerns that is new, further or over; a job's own has its id."""
-        if job_id in self._world.machines:
-            self._mark_machines(job_id)
-        self.mark(FLEETS)
-        self.mark_scale()
-        self.mark_nodes(name for name in members if name in self._world.managed)
-
-    def outcome_doubted(self, name: str, hosts: Iterable[str]) -> None:
-        """Mark who waits for room: where an instance is has become uncertain, or certain again."""
-        self.mark_name(name)
-        for host in hosts:
-            self.host_moved(host)
-        for claim in self._world.claims.values():
-            if claim.waiting:
-                self.mark(Entity(Kind.CLAIM, claim.job_id))

@@ -7,6 +7,8 @@ from dataclasses import replace
 from math import inf
 from typing import Any
 
+from backfill.core.concerns import Concerns
+from backfill.core.learning import Owners, follow
 from backfill.core.model import changes as ch
 from backfill.core.model.actions import DeleteInstance, DeleteNode, PinJob, UnpinJob
 from backfill.core.model.clock import Move
@@ -31,33 +33,10 @@ from backfill.core.model.lifecycle import (
     without,
     woken,
 )
-from backfill.core.model.measures import Habits, RunTimes
 from backfill.core.model.operations import HostAllocation, Source, UncertainOutcome
 from backfill.core.model.quantities import WriteRate
-from backfill.core.model.readiness import IMAGE, Streak
 from backfill.core.picture import Picture
 from backfill.core.queue import LIVENESS, SUPPLY, Topic, WorkQueue
-
-
-def follow(
-    streaks: dict[str, Streak], before: ManagedNode | None, after: ManagedNode, now_s: float
-) -> tuple[str, ...]:
-    """Learn from a node's step whether it has proven itself, or failed while it tried.
-
-    Returns the names whose streaks are different now.
-    """
-    if before is None or before.phase is after.phase:
-        return ()
-    names = (after.host, IMAGE)
-    if after.phase is Phase.READY:
-        return tuple(name for name in names if streaks.pop(name, None) is not None)
-    if not (before.phase is Phase.BOOTING and after.phase is Phase.REMOVING and after.fail):
-        return ()
-    for name in names:
-        count = streaks[name].count + 1 if name in streaks else 1
-        streaks[name] = Streak(count, now_s, after.reason)
-    return names
-
 
 # Slurm tells when a job began in whole seconds.
 _SURELY_LATER_S = 2.0
@@ -67,15 +46,15 @@ _GAP_S = 15.0  # a longer pause between two readings of Slurm is a gap in our si
 class World(Picture):
     """What is known now. Everybody may read it; nobody but `apply` changes it.
 
-    Whatever changes is told to `queue`, whose rules say what the next plan has to look at. What
+    Whatever changes is told to `concerns`, whose rules say what the next plan has to look at. What
     steps of ours change is kept in tables of `undo`, so that a plan can try them.
     """
 
     def __init__(self) -> None:
         super().__init__()
         self.queue = WorkQueue(self)
-        self.habits = Habits()  # of the owners of jobs that are on no node of ours
-        self.run_times = RunTimes()  # of jobs that are on nodes of ours
+        self.concerns = Concerns(self)
+        self.owners = Owners()  # of jobs
 
     # --- what every change is taken by ------------------------------------------------------------
 
@@ -122,7 +101,7 @@ class World(Picture):
             for job_id in self.job_index.bury(change.seen_s):
                 self._seen.pop(("job", job_id), None)
         elif old.seen_s == 0.0:
-            self.queue.host_seen(change.source)
+            self.concerns.host_seen(change.source)
         if old.odd_s:
             self.odd.discard(change.source)
             self.queue.latest = None  # it said so
@@ -178,7 +157,7 @@ class World(Picture):
         self._node_since[name] = seen_s
         if name in self.managed:
             self._look_ready(name)
-        self.queue.slurm_node_moved(name, came_or_went=came_or_went)
+        self.concerns.slurm_node_moved(name, came_or_went=came_or_went)
 
     def _nodes_read(self, change: ch.NodesRead) -> None:
         for name in change.names:
@@ -197,9 +176,13 @@ class World(Picture):
                     self._run_over(known)
                 self._note_begin(known, change)
                 self.job_index.put(change.job)
-                self.queue.job_moved(known, change.job)
+                self.concerns.job_moved(known, change.job)
             else:
                 self.job_index.put(change.job)
+
+    def _learn(self, job: Job, state: JobState, ended_s: float) -> None:
+        if self.owners.learn(self, job, state, ended_s):
+            self.queue.happened(Topic.HABITS)
 
     def _run_over(self, job: Job) -> None:
         """Forget the copies that there are not: where its node's instance stood still before it began.
@@ -239,19 +222,6 @@ class World(Picture):
             return False
         return still_s + _SURELY_LATER_S <= job.start_s <= shown_s + _SURELY_LATER_S
 
-    def _learn(self, job: Job, state: JobState, ended_s: float) -> None:
-        """Learn from a job that has ended: on ours how long it ran, else what share of its limit that was."""
-        if not job.user or job.start_s <= 0.0:
-            return
-        if self._on_ours(job):
-            if state is JobState.COMPLETED:
-                self.run_times.learn(job.user, ended_s - job.start_s)
-        elif job.time_limit_s:
-            self.habits.learn(job.user, ended_s - job.start_s, job.time_limit_s)
-
-    def _on_ours(self, job: Job) -> bool:
-        return any(name in self.managed for name in job.nodes)
-
     def _job_gone(self, change: ch.JobGone) -> None:
         if self._newer("job", change.id, change.seen_s):
             known = self.jobs.get(change.id)
@@ -264,7 +234,7 @@ class World(Picture):
             self.calls.forget_job(change.id)
             self.pilots.drop(change.id)
             if known is not None:
-                self.queue.job_moved(known, None)
+                self.concerns.job_moved(known, None)
 
     def _priorities_seen(self, change: ch.PrioritiesSeen) -> None:
         for job_id, priority in zip(change.ids, change.priorities, strict=True):
@@ -282,7 +252,7 @@ class World(Picture):
             had_parents, has_parents = host.name in self.with_parents, bool(host.parents_starting)
             (self.with_parents.add if has_parents else self.with_parents.discard)(host.name)
             if known != host:
-                self.queue.host_seen(host.name)
+                self.concerns.host_seen(host.name)
                 if self.lost(host.name):
                     self._settle_doubts(host.name)
                 if had_parents or has_parents:
@@ -296,7 +266,7 @@ class World(Picture):
                 self.fleet.stands_still(instance.host, instance.name, max(self.now_s, change.seen_s))
             self._destroyed_here.discard((instance.name, instance.tag.generation))
             self._remember_generation(instance.name, instance.tag.generation)
-            self.queue.instance_moved(instance.host, instance.name)
+            self.concerns.instance_moved(instance.host, instance.name)
 
     def _instance_stopped(self, change: ch.InstanceStopped) -> None:
         host, name = change.host, change.name
@@ -304,29 +274,29 @@ class World(Picture):
         if known is not None and self._newer("instance", f"{host}/{name}", change.seen_s):
             self.fleet.instances[host, name] = replace(known, state=InstanceState.PAUSED)
             self.fleet.stands_still(host, name, max(self.now_s, change.seen_s))
-            self.queue.instance_moved(host, name)
+            self.concerns.instance_moved(host, name)
             if (ran_s := change.ran_s) is not None:
                 self._renew(name, known.tag.generation, lambda node: stood_since(node, ran_s))
 
     def _instance_gone(self, change: ch.InstanceGone) -> None:
         if self._newer("instance", f"{change.host}/{change.name}", change.seen_s):
             self.fleet.drop(change.host, change.name)
-            self.queue.instance_moved(change.host, change.name)
+            self.concerns.instance_moved(change.host, change.name)
 
     def _claimed(self, change: ch.Claimed) -> None:
         known = self.claims.get(change.job_id)
         claim = HostAllocation(change.job_id, change.hosts, change.at_s, change.waiting, change.nodes)
         self.claim_index.put(claim)
-        self.queue.claim_moved(change.job_id, {*claim.hosts, *(() if known is None else known.hosts)})
+        self.concerns.claim_moved(change.job_id, {*claim.hosts, *(() if known is None else known.hosts)})
 
     def _claim_answered(self, change: ch.ClaimAnswered) -> None:
         self.claim_index.answered(change.job_id)
-        self.queue.claim_moved(change.job_id, ())
+        self.concerns.claim_moved(change.job_id, ())
 
     def _claim_ended(self, change: ch.ClaimEnded) -> None:
         known = self.claims.get(change.job_id)
         self.claim_index.drop(change.job_id, change.hosts)
-        self.queue.claim_moved(change.job_id, () if known is None else known.hosts)
+        self.concerns.claim_moved(change.job_id, () if known is None else known.hosts)
 
     def _node_managed(self, change: ch.NodeManaged) -> None:
         known = self.managed.get(change.node.name)
@@ -338,11 +308,11 @@ class World(Picture):
         self._count_destroyed(change.node)
         for name in follow(self.streaks, known, change.node, self.now_s):
             if name:
-                self.queue.host_moved(name)
+                self.concerns.host_moved(name)
         self.fleet.manage(inherit(change.node, known))
         self._remember_generation(change.node.name, change.node.generation)
         self._look_ready(change.node.name)
-        self.queue.record_moved(known, change.node)
+        self.concerns.record_moved(known, change.node)
 
     def _node_forgotten(self, change: ch.NodeForgotten) -> None:
         known = self.managed.get(change.name)
@@ -355,11 +325,11 @@ class World(Picture):
         self.calls.forget(change.name)
         doubt = self.doubts.pop(change.name)
         self._remember_generation(change.name, change.generation)
-        self.queue.mark_name(change.name)
+        self.concerns.mark_name(change.name)
         if known is not None:
-            self.queue.record_moved(known, None)
+            self.concerns.record_moved(known, None)
         if doubt is not None:
-            self.queue.outcome_doubted(change.name, doubt.hosts)
+            self.concerns.outcome_doubted(change.name, doubt.hosts)
 
     def _remember_generation(self, name: str, generation: int) -> None:
         if generation > self.generations.get(name, 0):
@@ -370,7 +340,7 @@ class World(Picture):
             self.fleets.pop(change.fleet.id)
         else:
             self.fleets[change.fleet.id] = change.fleet
-        self.queue.fleet_moved(change.fleet.members, change.fleet.job)
+        self.concerns.fleet_moved(change.fleet.members, change.fleet.job)
 
     def _machines_set(self, change: ch.MachinesSet) -> None:
         own = change.machines
@@ -381,12 +351,12 @@ class World(Picture):
             self.machines[own.job] = own
         if own.state in (MachinesState.GONE, MachinesState.QUEUED):
             self.pinned.pop(own.job)
-        self.queue.machines_moved(own.job)
+        self.concerns.machines_moved(own.job)
 
     def _operation_started(self, change: ch.OperationStarted) -> None:
         self.calls.started(change)
         kind, name, _ = change.key.split(":", 2)
-        self.queue.call_moved(kind, name, change.host)
+        self.concerns.call_moved(kind, name, change.host)
 
     def _operation_done(self, change: ch.OperationDone) -> None:
         known = self.operations.get(change.key)
@@ -400,7 +370,7 @@ class World(Picture):
             self._destroyed_here.add((name, int(rest.split(":")[0])))
         if kind in (PinJob.__name__, UnpinJob.__name__) and not change.problem and name in self.machines:
             self.pinned[name] = rest.partition(":")[2] if kind == PinJob.__name__ else ""
-        self.queue.call_moved(kind, name, "" if known is None else known.host)
+        self.concerns.call_moved(kind, name, "" if known is None else known.host)
 
     def _proven(self, change: ch.Proven) -> None:
         self._renew(change.name, change.generation, lambda node: reported(node, change.at_s, change.report))
@@ -414,7 +384,7 @@ class World(Picture):
     def _memory_written(self, change: ch.MemoryWritten) -> None:
         known = self.rates.get(change.host, WriteRate())
         self.rates[change.host] = known.learn(change.written_mb, change.took_s)
-        self.queue.host_moved(change.host)
+        self.concerns.host_moved(change.host)
 
     def _hold_set(self, change: ch.HoldSet) -> None:
         if change.keep is not None:
@@ -439,7 +409,7 @@ class World(Picture):
         hosts = frozenset(one for one in named if not self.lost(one))
         if hosts:
             self.doubts[name] = UncertainOutcome(at_s, hosts)
-        self.queue.outcome_doubted(name, named)
+        self.concerns.outcome_doubted(name, named)
 
     def _settle_doubts(self, host: str, seen_s: float = inf) -> None:
         """Settle doubts by a reading of the host: the instance is where it was seen, not where it was not.
@@ -456,7 +426,7 @@ class World(Picture):
                 del self.doubts[name]
             else:
                 self.doubts[name] = replace(doubt, hosts=left)
-            self.queue.outcome_doubted(name, doubt.hosts)
+            self.concerns.outcome_doubted(name, doubt.hosts)
 
     # --- pilots that are sent on demand ---------------------------------------------------------
 
@@ -506,7 +476,7 @@ class World(Picture):
         if known is not None and known.generation == generation:
             node = change(known)
             self.fleet.manage(node)
-            self.queue.record_moved(known, node)
+            self.concerns.record_moved(known, node)
 
     # --- what is destroyed, and what was not --------------------------------------------------
 
@@ -526,7 +496,7 @@ class World(Picture):
                 self._vanished[name] = left
             else:
                 del self._vanished[name]
-            self.queue.mark_name(name)
+            self.concerns.mark_name(name)
 
     def _count_destroyed(self, node: ManagedNode) -> None:
         if node.condemned is not None:

@@ -333,7 +333,7 @@ def test_an_owner_of_whom_nothing_is_known_is_judged_as_the_others_are() -> None
     run, low = one_pilot(pilots())
     for _ in range(3):
         run.sim.submit("batch", 10.0, time_limit_s=3600.0, user="known", required_nodes=("bm2",))
-    run.until(lambda: run.world.habits.shares("known") is not None, 120)
+    run.until(lambda: run.world.owners.habits.shares("known") is not None, 120)
     run.sim.submit("batch", 60.0, time_limit_s=3600.0, user="new", required_nodes=("bm1",))
     run.until(lambda: phase(run) is Phase.PARKED, 10)
     run.until(lambda: ended(run.sim, low), 2000)

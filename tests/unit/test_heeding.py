@@ -1,11 +1,17 @@
-"""Of readings without news the journal tells those by which a picture would be stale, and no more."""
+"""The journal tells that by which something is decided or learnt, and no more."""
 
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
-from backfill.core.heeding import Readings
-from backfill.core.model.changes import SourceSeen
+from backfill.core.heeding import Heed, Readings
+from backfill.core.model.changes import Change, HostSeen, JobSeen, SourceSeen
+from backfill.core.model.cluster import Job, JobState
+from backfill.core.model.fleet import Host
+from backfill.core.model.quantities import Resources
+from backfill.core.world import World
+from tests.simulation.policy_cluster import policies
 
 
 def test_a_host_is_told_once_in_a_while() -> None:
@@ -44,3 +50,27 @@ def test_those_found_are_those_that_a_look_at_all_would_find() -> None:
         for host in expected:
             told[host] = newer[host].seen_s if alone else oldest_s
             readings.told([host], told[host])
+
+
+def test_a_replay_learns_the_same_habits() -> None:
+    """Of jobs that were on no host of ours the journal tells nothing: nobody learns anything from them."""
+    live, replayed, rules = World(), World(), policies()
+    heed = Heed(live)
+    taken: list[Change] = [HostSeen(Host("bm1", "bm1", Resources(4, 4096)), 1.0)]
+    for number, (node, ran_s) in enumerate([("bm1", 400.0), ("else", 10.0)] * 4, 1):
+        began = Job(
+            str(number),
+            number,
+            "batch",
+            JobState.RUNNING,
+            user="ann",
+            nodes=(node,),
+            start_s=100.0,
+            time_limit_s=1000.0,
+        )
+        taken += [JobSeen(began, 101.0), JobSeen(replace(began, state=JobState.COMPLETED), 100.0 + ran_s)]
+    for change in taken:
+        live.apply(change)
+        for told in heed.news(change, rules):
+            replayed.apply(told)
+    assert live.owners.habits.shares("ann") == replayed.owners.habits.shares("ann") == (0.4, 0.4)

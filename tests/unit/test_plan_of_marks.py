@@ -5,16 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
+import pytest
+
 from backfill.core.model import changes as ch
 from backfill.core.model.cluster import Job, JobState, Node, NodeBase
 from backfill.core.model.fleet import Flavour, Host, Instance, InstanceState, Tag
 from backfill.core.model.lifecycle import HeldJob, JobPatience, ManagedNode, NodeProof, NodeStop, Phase, Rung
-from backfill.core.model.plan import Plan
+from backfill.core.model.plan import Plan, SetNode
 from backfill.core.model.quantities import Resources
 from backfill.core.placement import Rooms
 from backfill.core.policies.comeback import Comeback
 from backfill.core.policies.ladder import Ladder, RungRule
 from backfill.core.policies.limits import Limits
+from backfill.core.policies.workloads import Workload, Workloads
 from backfill.core.policy import PolicySet
 from backfill.core.reconcile.planner import plan
 from backfill.core.world import World
@@ -156,3 +159,58 @@ def test_the_very_moment_at_which_a_host_still_pays_is_not_taken_for_the_end() -
         rooms.find_due(world.now_s)
         told.append(rooms.news(world))
     assert told == [False, True]
+
+
+def pilots(ladder: Ladder) -> PolicySet:
+    return policies(
+        workloads=Workloads((Workload("p", job_name="pilot", stand_still_s=600.0, ladder=ladder.rungs),))
+    )
+
+
+def of_ann(share: float, first: int, count: int) -> Iterable[ch.Change]:
+    """So many jobs of hers that used a share of an hour on bm2 have just ended."""
+    for number in range(first, first + count):
+        job = Job(
+            str(number),
+            number,
+            "batch",
+            JobState.RUNNING,
+            user="ann",
+            nodes=("bm2",),
+            start_s=NOW_S - share * 3600.0,
+            time_limit_s=3600.0,
+        )
+        yield ch.JobSeen(job, NOW_S)
+        yield ch.JobSeen(replace(job, state=JobState.COMPLETED), NOW_S)
+
+
+WAITS = Ladder((RungRule(Rung.PAUSE, within_s=1.0), RungRule(Rung.REQUEUE)))
+
+
+@pytest.mark.parametrize("ladder", [WAITS, MOVES])
+def test_what_is_learnt_of_an_owner_reaches_those_who_wait_for_his_job(ladder: Ladder) -> None:
+    """Her jobs were short, so that the pilot waits; now that they are long it would wait in vain."""
+    rules = pilots(ladder)
+    world = one_aside(
+        Flavour(cpus=1, memory_mb=256), JobPatience(NOW_S, 600.0), replace(PAUSED, workload="p")
+    )
+    for change in of_ann(0.01, 100, 3):
+        world.apply(change)
+    settled(world, rules)
+    assert world.managed["vn1"].stopping.kind is Rung.PAUSE
+    assert after(world, rules, of_ann(1.0, 200, 16)).actions
+
+
+def test_what_is_learnt_of_an_owner_saves_who_was_to_start_over() -> None:
+    """The other way round: her jobs are short after all, and the pilot waits that was to be requeued.
+
+    So far a limit has kept it from that.
+    """
+    rules = replace(pilots(WAITS), limits=Limits(destroys_per_min=0))
+    stop = NodeStop(NOW_S, 1, Rung.REQUEUE, workload="p", first=1, foreseen=True)
+    world = one_aside(Flavour(cpus=1, memory_mb=256), JobPatience(NOW_S, 600.0), stop)
+    settled(world, rules)
+    assert world.managed["vn1"].phase is Phase.PARKED
+    (step,) = after(world, rules, of_ann(0.01, 100, 3)).actions
+    assert isinstance(step, SetNode)
+    assert step.node.stopping.kind is Rung.PAUSE

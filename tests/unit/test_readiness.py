@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from backfill.core.learning import follow
 from backfill.core.model import changes as ch
 from backfill.core.model.cluster import Node, NodeBase
 from backfill.core.model.fleet import Flavour
@@ -20,7 +21,7 @@ from backfill.core.model.records import decode, encode, remembered
 from backfill.core.model.refusals import Code
 from backfill.core.model.sentences import sentence, why
 from backfill.core.policies.readiness import Readiness
-from backfill.core.world import World, follow
+from backfill.core.world import World
 from tests.unit.living_daemon import LivingDaemon, living, policies
 
 GOOD = GuestReport(

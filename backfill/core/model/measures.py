@@ -229,11 +229,16 @@ class Habits:
         self._shares: dict[str, deque[float]] = {}
         self._of_all: deque[float] = deque(maxlen=_LATEST_OF_ALL)
 
-    def learn(self, user: str, ran_s: float, limit_s: float) -> None:
-        """Take in a job of this user's that ran for so long, by a limit above 0."""
+    def learn(self, user: str, ran_s: float, limit_s: float) -> bool:
+        """Take in a job of this user's that ran for so long, by a limit above 0.
+
+        Returns True if anybody's shares may be others than before.
+        """
+        before = self.shares(user), self.shares("")
         share = max(0.0, min(1.0, ran_s / limit_s))
         self._shares.setdefault(user, deque(maxlen=_LATEST)).append(share)
         self._of_all.append(share)
+        return (self.shares(user), self.shares("")) != before
 
     def shares(self, user: str) -> tuple[float, float] | None:
         """Return the shares that a quarter, and nine in ten, of this user's latest jobs did not exceed.

@@ -212,6 +212,7 @@ def waits_after_all(builder: PlanBuilder, node: ManagedNode) -> bool:
     left = [_left_s(builder, node, job) for job in jobs]
     left_s = min((one_s for one_s in left if one_s is not None), default=0.0)
     stay = _stay_of(builder, node)
+    builder.awaits(Topic.HABITS)
     # Told to end, its jobs run until somebody sees otherwise: only from then on they stand still.
     instance = builder.instance(node)
     runs = instance is not None and instance.state is InstanceState.RUNNING
@@ -300,6 +301,7 @@ def in_vain(
     ends = [(one.patience.over_s, one) for one in kept if one.patience is not None]
     if not ends or (stay := stay_on(builder.world, node.host)) is None:
         return None
+    builder.awaits(Topic.HABITS)
     over_s, _ = min(ends, key=lambda end: end[0])
     if (stay.late_s if doubtful else stay.soon_s) <= over_s:
         return None
@@ -374,7 +376,7 @@ def _stay(world: World, job: Job) -> Stay | None:
     begun_s = job.start_s if job.holds_nodes and job.start_s > 0.0 else world.now_s
     if begun_s > world.now_s + _SKEW_S:
         return None  # a clock was set since: nothing is lost for what follows from that
-    soon, late = world.habits.shares(job.user) or (1.0, 1.0)
+    soon, late = world.owners.habits.shares(job.user) or (1.0, 1.0)
     return Stay(job.id, begun_s + job.time_limit_s * soon, begun_s + job.time_limit_s * late)
 
 
@@ -420,7 +422,7 @@ def likely_to_end(builder: PlanBuilder, node: ManagedNode, within_s: float) -> t
     """
     likely, half_s = 1.0, 0.0
     for job in builder.world.jobs_on(node.name):
-        left_s = builder.world.run_times.left_s(job.user, builder.now_s - job.start_s)
+        left_s = builder.world.owners.run_times.left_s(job.user, builder.now_s - job.start_s)
         likely *= sum(1 for one_s in left_s if one_s <= within_s) / max(1, len(left_s))
         half_s = max(half_s, left_s[len(left_s) // 2] if left_s else inf)
     return likely, half_s

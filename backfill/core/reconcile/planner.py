@@ -139,7 +139,7 @@ def _note_stale(world: World, policies: PolicySet) -> None:
     stale = frozenset(host for read_s, host in read if not world.fresh(host, after_s))
     queue.all_fresh_until_s = min((read_s for read_s, _ in read), default=world.now_s) + after_s
     for host in stale | queue.stale:
-        queue.host_seen(host)
+        world.concerns.host_seen(host)
     queue.stale = stale
 
 
