@@ -461,8 +461,11 @@ def kept_in_memory(instance: Instance | None) -> Reason | None:
     return because(Code.HOLDS_DEVICES, job=instance.devices_of)
 
 
-def suspend(builder: PlanBuilder, node: ManagedNode, reason: str) -> Progress:
-    """Write the instance's memory to disk when it is its turn; REFUSED: it is not yet."""
+def suspend(builder: PlanBuilder, node: ManagedNode, reason: str, *, insist: bool = False) -> Progress:
+    """Write the instance's memory to disk when it is its turn; REFUSED: it is not yet.
+
+    `insist`: what the hypervisor refused for good is tried again now and then.
+    """
     kept = kept_in_memory(builder.instance(node))
     if kept:
         builder.refuse(node.name, Goal.SUSPEND, kept)
@@ -479,6 +482,8 @@ def suspend(builder: PlanBuilder, node: ManagedNode, reason: str) -> Progress:
         others = Aside(tuple(sorted(writing)))
         builder.refuse(node.name, Goal.SUSPEND, refusal.plus(others=others))
         return Progress.REFUSED
+    if insist:
+        return builder.insist(action, Goal.SUSPEND)
     progress, operation = builder.do(action), builder.operation(action)
     if progress in (Progress.WAITING, Progress.FINAL) and operation is not None:
         builder.refuse(node.name, Goal.SUSPEND, call_failed(operation.problem))

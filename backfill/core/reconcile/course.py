@@ -6,9 +6,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import inf
 
+from backfill.core.model.actions import (
+    DriverAction,
+    MigrateInstance,
+    PauseInstance,
+    SuspendInstance,
+    ThrottleInstance,
+    UnplugDevices,
+)
 from backfill.core.model.cluster import OUR_REASON, Job, JobState, Node
 from backfill.core.model.fence import judge
-from backfill.core.model.fleet import InstanceState
+from backfill.core.model.fleet import Instance, InstanceState
 from backfill.core.model.lifecycle import (
     EvictionCause,
     HeldJob,
@@ -255,6 +263,13 @@ def holds(builder: PlanBuilder, node: ManagedNode) -> bool:
     if instance is not None and instance.throttled:
         return True
     return hold_back(builder, node) in (Progress.BEGUN, Progress.RUNNING)
+
+
+def rung_s(builder: PlanBuilder, node: ManagedNode, instance: Instance) -> float:
+    """Return how long its rung may take: it may have been held back for a moment before its first one."""
+    rule, stop = builder.rule(node), node.stopping
+    waited = instance.throttled and stop.rung == stop.first and rule.rung is not Rung.THROTTLE
+    return rule.within_s + (WORD_S if waited else 0.0)
 
 
 def _long_stay(
@@ -543,3 +558,22 @@ def climb(builder: PlanBuilder, node: ManagedNode, why: str, *, foreseen: bool =
     if foreseen:
         stop = replace(stop, first=stop.rung, foreseen=True)
     builder.note(node, f"{why}; next rung: {after}", stop=stop)
+
+
+# By which calls each rung is taken.
+_CALLS: dict[Rung, tuple[type[DriverAction], ...]] = {
+    Rung.THROTTLE: (ThrottleInstance,),
+    Rung.PAUSE: (PauseInstance,),
+    Rung.SUSPEND: (UnplugDevices, PauseInstance, SuspendInstance),
+    Rung.MIGRATE: (MigrateInstance,),
+}
+
+
+def not_worked(builder: PlanBuilder, node: ManagedNode, within_s: float | None = None) -> str:
+    """Say that its rung did not work in its time, or that it was refused, and what the last call said."""
+    rung = builder.rule(node).rung
+    kinds = {action.__name__ for action in _CALLS.get(rung, ())}
+    calls = builder.world.calls.all_of(node.name)
+    said = [one.problem for one in calls if one.problem and one.key.partition(":")[0] in kinds]
+    how = "was refused" if within_s is None else f"did not work within {within_s:g} s"
+    return f"{rung} {how}" + (f": {said[-1]}" if said else "")

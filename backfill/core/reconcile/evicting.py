@@ -24,8 +24,7 @@ from backfill.core.model.lifecycle import (
 from backfill.core.model.operations import Operation
 from backfill.core.model.refusals import Code, Goal, Reason, Words, because
 from backfill.core.model.sentences import sentence
-from backfill.core.placement import closed, find_host
-from backfill.core.policies.ladder import RungRule
+from backfill.core.placement import closed
 from backfill.core.policies.workloads import WarnBy, Workload
 from backfill.core.queue import Topic
 from backfill.core.reconcile.admission import unplaced
@@ -33,13 +32,14 @@ from backfill.core.reconcile.builder import PlanBuilder, Progress, ladder_of, su
 from backfill.core.reconcile.checkpoints import lost_order, order_back, place_elsewhere
 from backfill.core.reconcile.condemn import clear, condemn, forgotten, lost, over, permit, stale, work_on
 from backfill.core.reconcile.course import (
-    WORD_S,
     change_course,
     climb,
     holds,
     next_rung,
+    not_worked,
     of_workload,
     past_the_last,
+    rung_s,
     seen_drained,
     stand_still,
     unsafe,
@@ -56,10 +56,10 @@ from backfill.core.reconcile.held_jobs import (
     went_on_before,
 )
 from backfill.core.reconcile.held_limits import tell_stopped
+from backfill.core.reconcile.moves import NoMove, whereto
 from backfill.core.reconcile.own_machines import kept_off
 from backfill.core.reconcile.pressure import hold_back, only_claimed, why_taken
 from backfill.core.reconcile.reasons import not_lost_yet
-from backfill.core.room import need_of
 
 _PUT_OFF = "still paused, because its node did not come back well; it is tried again by itself"
 
@@ -165,7 +165,7 @@ def _without_instance(builder: PlanBuilder, node: ManagedNode) -> None:
 def _take_rung(builder: PlanBuilder, node: ManagedNode, instance: Instance) -> None:
     """Ask for the present rung; when it fails or takes too long, take the next one."""
     rule, stop = builder.rule(node), node.stopping
-    overdue = builder.overdue(stop.since_s, rule.within_s + _held_back_s(stop, rule, instance))
+    overdue = builder.overdue(stop.since_s, rung_s(builder, node, instance))
     if builder.barred:
         _stop_unwritten(builder, node, rule.rung)
         return
@@ -178,23 +178,16 @@ def _take_rung(builder: PlanBuilder, node: ManagedNode, instance: Instance) -> N
         case _ if node.order is not None or rule.rung in (Rung.PAUSE, Rung.SUSPEND):
             progress = _stand_still(builder, node, rule.rung)
         case Rung.MIGRATE:
-            _migrate_away(builder, node)
+            _migrate_away(builder, node, overdue=overdue)
             return
         case _:
             _end(builder, node, f"{node.reason}; the ladder ends with {rule.rung}")
             return
     if progress is Progress.FINAL or overdue:
-        why = f"{rule.rung} did not work within {rule.within_s:g} s"
         if past_the_last(builder, node):
             _go_on_trying(builder, node, overdue=overdue)
         else:
-            climb(builder, node, why)
-
-
-def _held_back_s(stop: NodeStop, rule: RungRule, instance: Instance) -> float:
-    """For how long it may have been held back before its first rung was asked for."""
-    waited = instance.throttled and stop.rung == stop.first and rule.rung is not Rung.THROTTLE
-    return WORD_S if waited else 0.0
+            climb(builder, node, not_worked(builder, node, rule.within_s if overdue else None))
 
 
 def _waits_otherwise(builder: PlanBuilder, node: ManagedNode) -> bool:
@@ -279,27 +272,30 @@ def _stand_still(builder: PlanBuilder, node: ManagedNode, rung: Rung) -> Progres
     )
 
 
-def _migrate_away(builder: PlanBuilder, node: ManagedNode) -> None:
-    """Let it run on while it moves, where another host has room now; else the next rung."""
-    pays_s = builder.policies.gaps.return_pays_s
-    need = need_of(builder.world, builder.policies, node)
-    builder.awaits(Topic.ROOM)
-    target, _ = find_host(builder.world, builder.policies, pays_s, skip=node.host, need=need)
+def _migrate_away(builder: PlanBuilder, node: ManagedNode, *, overdue: bool) -> None:
+    """Let it run on while it moves, where another host has room now; else the next rung.
+
+    A move that failed is tried again while the rung's time lasts; one that was refused for good is not.
+    """
     if node.name in builder.world.closed:
         climb(builder, node, "closed by hand, it shall not go on elsewhere")
         return
-    failed = [o for o in _moves_of(builder, node) if o.problem]
     unseen = unplaced(builder)
-    if unseen is not None and not failed:
+    if unseen is not None:
         builder.refuse(node.name, Goal.MOVE, unseen)
         _stand_still(builder, node, Rung.PAUSE)  # the host is given back all the same
         return
-    if target is None or failed or builder.budget_full():
-        climb(builder, node, failed[-1].problem if failed else "no other host has room")
-        return
-    builder.become(
-        node, Phase.MOVING, f"{node.reason}; {target} has room", stop=replace(node.stopping, target=target)
-    )
+    target = whereto(builder, node)
+    if overdue:
+        climb(builder, node, not_worked(builder, node, builder.rule(node).within_s))
+    elif not isinstance(target, NoMove):
+        stop = replace(node.stopping, target=target)
+        builder.become(node, Phase.MOVING, f"{node.reason}; {target} has room", stop=stop)
+    elif target.again:
+        builder.refuse(node.name, Goal.MOVE, target.why)
+    else:
+        full = target.why.code is Code.NO_HOST
+        climb(builder, node, "no other host has room" if full else sentence(target.why))
 
 
 def _moves_of(builder: PlanBuilder, node: ManagedNode) -> list[Operation]:

@@ -6,14 +6,14 @@ from collections.abc import Sequence
 from dataclasses import replace
 from math import inf
 
-from backfill.core.model.actions import MigrateInstance, RequeueJob
+from backfill.core.model.actions import RequeueJob
 from backfill.core.model.cluster import Job, JobState, Node, left_s
 from backfill.core.model.fence import Verdict, judge, unsure
 from backfill.core.model.fleet import STILL, Instance, InstanceState
 from backfill.core.model.lifecycle import Cause, HeldJob, ManagedNode, Phase, Rung, Way, unwoken
-from backfill.core.model.refusals import Code, Goal, Reason, Words, because, call_failed, no_host
+from backfill.core.model.refusals import Code, Goal, Reason, Words, because
 from backfill.core.model.sentences import sentence
-from backfill.core.placement import closed, find_host, free_again_s, too_short
+from backfill.core.placement import closed, free_again_s, too_short
 from backfill.core.policies.gaps import late
 from backfill.core.policies.ladder import RungRule
 from backfill.core.policy import Proof
@@ -30,11 +30,11 @@ from backfill.core.reconcile.builder import (
     tell,
 )
 from backfill.core.reconcile.checkpoints import awaits_state, step_ordered
-from backfill.core.reconcile.condemn import awaited, end_overdue, kept_apart, lost, over, permit, stale
+from backfill.core.reconcile.condemn import end_overdue, kept_apart, lost, over, permit, stale
 from backfill.core.reconcile.course import (
     climb,
     in_vain,
-    next_rung,
+    not_worked,
     rule_after,
     rung_before,
     unsafe,
@@ -53,9 +53,10 @@ from backfill.core.reconcile.held_jobs import (
     way,
 )
 from backfill.core.reconcile.held_limits import keep_alive
+from backfill.core.reconcile.moves import NoMove, whereto
 from backfill.core.reconcile.own_machines import kept_off
 from backfill.core.reconcile.pressure import only_claimed, stop_where_wanted
-from backfill.core.room import crowded, need_of
+from backfill.core.room import crowded
 from backfill.core.world import World
 
 
@@ -313,43 +314,13 @@ def _move(builder: PlanBuilder, node: ManagedNode, *, at_once: bool = False) -> 
     if not at_once and builder.now_s < node.since_s + move_after_s:
         builder.wake_at(node.since_s + move_after_s)
         return because(Code.MOVES_LATER, after_s=move_after_s)
-    pays_s, full = builder.policies.gaps.return_pays_s, builder.budget_full()
-    need = need_of(builder.world, builder.policies, node)
-    builder.awaits(Topic.ROOM)
-    failed: dict[str, Reason] = {}
-
-    def fails(host: str) -> Reason | None:
-        why = _move_failed(builder, node, host)
-        if why is not None:
-            failed[host] = why
-        return why
-
-    target, why_not = find_host(
-        builder.world, builder.policies, pays_s, skip=node.host, need=need, slow=fails
-    )
-    full = full or unplaced(builder)
-    if target is None or full:
-        unmoved = full or next(iter(failed.values()), None) or no_host(why_not.values())
-        builder.refuse(node.name, Goal.MOVE, unmoved)
-        return unmoved
-    builder.become(
-        node,
-        Phase.MOVING,
-        f"host {target} has room, {node.host} is busy",
-        stop=replace(node.stopping, target=target),
-    )
+    target = whereto(builder, node)
+    if isinstance(target, NoMove):
+        builder.refuse(node.name, Goal.MOVE, target.why)
+        return target.why
+    reason = f"host {target} has room, {node.host} is busy"
+    builder.become(node, Phase.MOVING, reason, stop=replace(node.stopping, target=target))
     return None
-
-
-def _move_failed(builder: PlanBuilder, node: ManagedNode, host: str) -> Reason | None:
-    """Return why it cannot move to a host now although that has room: it could not before."""
-    operation = builder.operation(
-        MigrateInstance(subject=node.name, generation=node.generation, reason="", host=node.host, target=host)
-    )
-    if operation is None or not (operation.final or builder.now_s < operation.not_before_s):
-        return None
-    builder.wake_at(operation.not_before_s)
-    return call_failed(operation.problem)
 
 
 def _climb(
@@ -418,31 +389,40 @@ def _hopeless(builder: PlanBuilder, node: ManagedNode, rule: RungRule) -> Reason
 
 
 def _suspend(builder: PlanBuilder, node: ManagedNode) -> None:
-    """Write its memory to disk; where that does not work in time, take the next rung."""
-    reason = f"stood still for long: its memory goes to disk ({node.reason})"
-    progress = suspend(builder, node, reason)
-    if progress is Progress.FINAL:
-        kept = kept_in_memory(builder.instance(node))
-        climb(builder, node, sentence(kept) if kept else "suspend did not work")
+    """Write its memory to disk; where that does not work in time, or is refused, take the next rung."""
+    kept, reason = kept_in_memory(builder.instance(node)), f"its memory goes to disk ({node.reason})"
+    spared = kept is None and _may_stay(builder, node)
+    progress = suspend(builder, node, f"stood still for long: {reason}", insist=spared)
+    if progress is Progress.FINAL and not spared:
+        climb(builder, node, sentence(kept) if kept else not_worked(builder, node))
         return
     limit_s = _suspended_in_s(builder, node)
     if limit_s is None or not builder.overdue(node.stopping.since_s, limit_s):
         return
-    if progress is Progress.WAITING and failed_suspends(builder, node) > 1:
-        climb(builder, node, f"suspend did not work within {limit_s:g} s")
+    if progress is Progress.FINAL or (progress is Progress.WAITING and failed_suspends(builder, node) > 1):
+        climb(builder, node, not_worked(builder, node, limit_s))
+
+
+def _may_stay(builder: PlanBuilder, node: ManagedNode) -> bool:
+    """Return True if the next rung would lose its work while its memory is in nobody's way.
+
+    No work is lost for a file server that is out, or that somebody may put right.
+    """
+    if rule_after(builder, node).rung not in (Rung.REQUEUE, Rung.CANCEL):
+        return False
+    wanted = builder.policies.proof is Proof.MEMORY and builder.taken_from(node)
+    return not (wanted and answers(builder.world, node.host))
 
 
 def _suspended_in_s(builder: PlanBuilder, node: ManagedNode) -> float | None:
     """Return in what time its memory has to be on disk, or the next rung is taken; None: it is tried on.
 
-    Where its memory is in nobody's way, no work is lost for a file server that is out: it may stand
-    still for as long as on disk.
+    What may stay where it is stands still for as long as on disk.
     """
-    rule, after = builder.rule(node), rule_after(builder, node).rung
-    if after is Rung.PAUSE:
+    rule = builder.rule(node)
+    if rule_after(builder, node).rung is Rung.PAUSE:
         return None
-    wanted = builder.policies.proof is Proof.MEMORY and builder.taken_from(node)
-    if after not in (Rung.REQUEUE, Rung.CANCEL) or (wanted and answers(builder.world, node.host)):
+    if not _may_stay(builder, node):
         return rule.within_s
     return None if rule.for_s is None else max(rule.within_s, rule.for_s)
 
@@ -497,99 +477,3 @@ def _may_begin_anew(builder: PlanBuilder, node: ManagedNode, verdict: Verdict, r
         builder.refuse(node.name, Goal.REQUEUE, unsure.after(reason))
         return False
     return permit(builder, node, Cause.LADDER, reason)
-
-
-def step_moving(builder: PlanBuilder, node: ManagedNode) -> None:
-    """Wait for the migration; look at both hosts, not at the error, to know where it is."""
-    world = builder.world
-    seen = [i for i in world.places_of(node.name) if i.tag.generation == node.generation]
-    places = [i for i in seen if not world.lost(i.host)]
-    target = node.target
-    if target is None:
-        builder.become(node, _back_phase(builder, node), "nobody knows where it was to move")
-        return
-    action = MigrateInstance(
-        subject=node.name,
-        generation=node.generation,
-        reason=f"{target} has room",
-        host=node.host,
-        target=target,
-    )
-    if _too_slow(builder, node):
-        return
-    if _unknown_where(builder, node, action):
-        return
-    at = {i.host: i for i in places if i.state is not InstanceState.MIGRATING}
-    if target in at and node.host not in at:
-        _arrived(builder, node, at[target])
-        return
-    operation = builder.operation(action)
-    # One that failed before this move began is its next try, or it would never come to one.
-    if operation is not None and (operation.final or operation.since_s >= node.since_s):
-        builder.become(
-            node,
-            _back_phase(builder, node),
-            f"the move to {target} failed: {operation.problem}",
-            stop=replace(node.stopping, target=None),
-        )
-        return
-    if builder.taken(target):
-        reason = f"{target} was taken before the move began"
-        builder.become(node, _back_phase(builder, node), reason, stop=replace(node.stopping, target=None))
-        return
-    builder.do(action)
-
-
-def _unknown_where(builder: PlanBuilder, node: ManagedNode, action: MigrateInstance) -> bool:
-    """Return True while its call runs, or may have acted although it failed: its hosts are read first."""
-    if node.name not in builder.world.doubts:
-        return builder.world.running(_key(builder, action))
-    silent = awaited(builder, node)
-    if silent:
-        builder.refuse(node.name, Goal.MOVE_TO, silent, action.target)
-    return True
-
-
-def _too_slow(builder: PlanBuilder, node: ManagedNode) -> bool:
-    """Stop an instance that runs and keeps a wanted host busy for longer than the rung allows."""
-    instance = builder.instance(node)
-    if instance is None or instance.state is not InstanceState.RUNNING:
-        return False
-    if not builder.taken_from(node):
-        return False
-    if not builder.overdue(node.since_s, builder.rule(node).within_s):
-        return False
-    stop = replace(next_rung(builder, node), target=None)
-    builder.become(node, Phase.EVICTING, f"the move to {node.target} is too slow", stop=stop)
-    return True
-
-
-def _arrived(builder: PlanBuilder, node: ManagedNode, instance: Instance) -> None:
-    host = instance.host
-    stop = replace(node.stopping, target=None)
-    if builder.taken(host):
-        phase = Phase.PARKED if _aside(builder, node, instance) else Phase.EVICTING
-        # Somebody waits for this host already: there is no time for one more move.
-        moved = phase is Phase.EVICTING and builder.rule(node).rung is Rung.MIGRATE
-        if moved:
-            stop = replace(next_rung(builder, node), target=None)
-        builder.become(node, phase, f"{host} was taken meanwhile", host=host, stop=stop)
-        return
-    left = "" if host == node.left else node.left
-    proof = unwoken(node)
-    builder.become(node, Phase.RETURNING, f"moved to {host}", host=host, stop=stop, proof=proof, left=left)
-
-
-def _back_phase(builder: PlanBuilder, node: ManagedNode) -> Phase:
-    """Return where a node whose move came to nothing goes on: as before the move."""
-    return Phase.PARKED if _aside(builder, node, builder.instance(node)) else Phase.EVICTING
-
-
-def _aside(builder: PlanBuilder, node: ManagedNode, instance: Instance | None) -> bool:
-    """Return True if it stands still and Slurm was told of it; a pause may come after its move began."""
-    return instance is not None and instance.state in STILL and bool(node.held)
-
-
-def _key(builder: PlanBuilder, action: MigrateInstance) -> str:
-    operation = builder.operation(action)
-    return operation.key if operation is not None else ""

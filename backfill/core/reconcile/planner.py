@@ -26,8 +26,9 @@ from backfill.core.reconcile.held_jobs import patience_renewed
 from backfill.core.reconcile.inside import plan_inside, step_inside
 from backfill.core.reconcile.job_machines import plan_machines, step_machines
 from backfill.core.reconcile.making_room import promised_rooms
+from backfill.core.reconcile.moving import step_moving
 from backfill.core.reconcile.orphans import catch_up, newer, not_known, step_left_over, step_orphans
-from backfill.core.reconcile.parked import step_moving, step_parked
+from backfill.core.reconcile.parked import step_parked
 from backfill.core.reconcile.pressure import above_budget, fits_beside, in_use, within
 from backfill.core.reconcile.ready import plan_liveness, step_ready
 from backfill.core.reconcile.removing import step_draining, step_removing
