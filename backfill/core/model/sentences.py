@@ -149,7 +149,10 @@ _CODES: dict[Code, str | Callable[[Mapping[str, Any]], str]] = {
     Code.HOST_BUSY_LONG: "{host} is busy, by its jobs' limits, until after {rung} is over",
     Code.MOVES_LATER: "it moves once it has stood still for {after_s:g} s (`comeback.move_after_s`)",
     Code.MOVES_NOT: "it cannot move as it is",
-    Code.HOST_SHUT: "{why}, and nobody has {host}: open it, or give it up with `backfill evict {host}`",
+    Code.HOST_SHUT: (
+        "{why}, and nobody has {host}: open it, or give it up with `backfill evict {host}`"
+        "[; once it has been drained for {most_s:g} s, the ladder ends by itself]"
+    ),
     Code.NO_HOST: "{reasons}[; {others} others likewise]",
     Code.NODE_UNKNOWN: "Slurm does not know {node}, the node of host {host}",
     Code.NODE_SHUT: "Slurm shows {node} as {state}[ ({said})]",

@@ -59,7 +59,7 @@ from backfill.core.reconcile.held_limits import tell_stopped
 from backfill.core.reconcile.moves import NoMove, whereto
 from backfill.core.reconcile.own_machines import kept_off
 from backfill.core.reconcile.pressure import hold_back, only_claimed, why_taken
-from backfill.core.reconcile.reasons import not_lost_yet
+from backfill.core.reconcile.reasons import not_lost_yet, out_of_service
 
 _PUT_OFF = "still paused, because its node did not come back well; it is tried again by itself"
 
@@ -447,6 +447,8 @@ def _stands_too_long(builder: PlanBuilder, node: ManagedNode) -> bool:
 def _wanted(builder: PlanBuilder, node: ManagedNode) -> Reason | None:
     """Return what keeps its CPUs from it, if anything: all that would throttle it again."""
     busy = closed(builder.world, node.host, builder.policies.limits, node)
+    if busy is not None and busy.code is Code.NODE_SHUT and out_of_service(builder, node.host):
+        busy = None  # as for who is at work when its host is drained: nobody has it
     if not busy and builder.taken_from(node):
         busy = why_taken(builder, node.host)
     if not busy and node.name in builder.world.closed:

@@ -56,6 +56,7 @@ from backfill.core.reconcile.held_limits import keep_alive
 from backfill.core.reconcile.moves import NoMove, whereto
 from backfill.core.reconcile.own_machines import kept_off
 from backfill.core.reconcile.pressure import only_claimed, stop_where_wanted
+from backfill.core.reconcile.reasons import drained_for_long, most_drained_s
 from backfill.core.room import crowded
 from backfill.core.world import World
 
@@ -246,7 +247,7 @@ def _pardoned(builder: PlanBuilder, node: ManagedNode, verdict: Verdict) -> bool
 
 def _host_is_free_again(builder: PlanBuilder, node: ManagedNode) -> bool:
     """Return True if it can go back when some time is over: its jobs need not start over."""
-    free = builder.is_free_for(node) and not builder.budget_full()
+    free = builder.is_free_for(node) and not builder.budget_full() and not drained_for_long(builder, node)
     return free and node.name not in builder.world.closed
 
 
@@ -469,7 +470,8 @@ def _may_begin_anew(builder: PlanBuilder, node: ManagedNode, verdict: Verdict, r
         # Else this would be taken back at once; what is only in doubt waits for a person.
         shut = closed(builder.world, node.host, builder.policies.limits, node)
         if shut is not None:
-            shut = because(Code.HOST_SHUT, host=node.host, why=shut)
+            most_s = most_drained_s(builder, node) or 0.0
+            shut = because(Code.HOST_SHUT, host=node.host, why=shut, most_s=most_s)
             builder.refuse(node.name, Goal.REQUEUE, shut.after(reason))
         return False
     unsure = only_claimed(builder, node)

@@ -5,13 +5,15 @@ Among the reasons is room in somebody else's cloud that is wanted back: by its q
 
 from __future__ import annotations
 
+from backfill.core.model.cluster import NodeBase
 from backfill.core.model.fence import judge
 from backfill.core.model.fleet import STILL, InstanceState
 from backfill.core.model.lifecycle import Cause, ManagedNode, Phase
 from backfill.core.model.quantities import Resources
 from backfill.core.model.refusals import Code, Reason, because
-from backfill.core.placement import count_on
-from backfill.core.reconcile.builder import PlanBuilder
+from backfill.core.placement import count_on, node_of, open_hosts
+from backfill.core.queue import Topic
+from backfill.core.reconcile.builder import PlanBuilder, ladder_of
 from backfill.core.reconcile.condemn import work_on
 from backfill.core.reconcile.own_machines import kept_off
 from backfill.core.reconcile.pressure import only_claimed
@@ -21,7 +23,45 @@ from backfill.core.room import room
 def _has_to_leave(builder: PlanBuilder, node: ManagedNode) -> bool:
     """Return True if its own host is wanted now, or it is not to be at work there."""
     free = builder.is_free_for(node) and node.name not in builder.world.closed
-    return not free or builder.budget_full() is not None
+    return not free or builder.budget_full() is not None or drained_for_long(builder, node)
+
+
+def drained_for_long(builder: PlanBuilder, node: ManagedNode) -> bool:
+    """Return True if its host has been drained for as long as its ladder lets work wait.
+
+    Whoever drained it keeps everybody from it, and need not remember what waits there.
+    """
+    own, most_s = node_of(builder.world, node.host), most_drained_s(builder, node)
+    if own is None or most_s is None:
+        return False
+    over_s = builder.world.standing_since_s(own.name) + most_s
+    builder.wake_at(over_s)
+    return builder.now_s >= over_s
+
+
+def out_of_service(builder: PlanBuilder, host: str) -> bool:
+    """Return True if the host's own node gets no job, because it is drained or DOWN, and has none."""
+    own = node_of(builder.world, host)
+    return own is not None and (own.base is NodeBase.DOWN or (own.base is NodeBase.IDLE and own.drained))
+
+
+# Why nothing more may come to a host that is in service all the same.
+_IN_SERVICE = frozenset({Code.HOST_TAKEN, Code.HOST_FULL, Code.NUMA_FULL, Code.LIMIT, Code.GAP})
+
+
+def most_drained_s(builder: PlanBuilder, node: ManagedNode) -> float | None:
+    """Return for how long its host may be drained until its ladder ends all the same; None: for ever.
+
+    A host that is DOWN may come back by itself. And where no other one is in service, as in a
+    maintenance of the whole site, work that starts over gains nothing: what it has is kept.
+    """
+    own, policies = node_of(builder.world, node.host), builder.policies
+    if own is None or not own.drained_by_others or own.base is not NodeBase.IDLE:
+        return None
+    builder.awaits(Topic.ROOM)
+    rooms, shut = open_hosts(builder.world, policies, policies.gaps.return_pays_s)
+    in_service = {host for host, _ in rooms} | {host for host, why in shut.items() if why.code in _IN_SERVICE}
+    return ladder_of(policies, node).planned_stop_s if in_service - {node.host} else None
 
 
 def not_lost_yet(builder: PlanBuilder, node: ManagedNode) -> Reason | None:
