@@ -7,6 +7,7 @@ import re
 import socket
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from math import inf
 from pathlib import Path
 from typing import Any
@@ -16,14 +17,16 @@ import pytest
 from pydantic import BaseModel
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from backfill.core.model.lifecycle import Phase
+from backfill.ports.errors import RefusedError
 from backfill.ui.cli import main
 from backfill.ui.client import AskError, Client
 from backfill.ui.commands.web import endpoint
 from backfill.ui.web import answers, replies
 from backfill.ui.web.client_bounds import MOST_BODY_BYTES, RATE_PER_S, ClientBounds, Rates
 from backfill.ui.web.gateway import Gateway
-from tests.unit.living_daemon import LivingDaemon, living, parked
-from tests.unit.web_service import Names, asked, served, with_roles
+from tests.unit.living_daemon import LivingDaemon, living, parked, policies
+from tests.unit.web_service import ROLES, Names, asked, served, with_roles
 
 ROOT = Path(__file__).parents[2]
 _PATIENCE_S = 60.0
@@ -105,6 +108,33 @@ def test_entries_come_in_pages(web: httpx.Client) -> None:
             break
         after = page["next"]
     assert names == ["bm1", "bm2"]
+
+
+def test_those_in_trouble_come_first_before_a_list_is_cut(tmp_path: Path) -> None:
+    """Else a long one hides them. Pages go on in this order, and say how many there are in all."""
+    with (
+        living(tmp_path, replace(policies(give_up_after=1), access=ROLES), tokens=Names()) as daemon,
+        asked(daemon.socket) as web,
+    ):
+
+        def listed(name: str) -> list[str]:
+            names, after = [], ""
+            for left in (1, 0):
+                asked_for = {"limit": "1", "trouble_first": "true", "after": after}
+                page = web.get(f"/api/v1/{name}", params=asked_for).json()
+                names += [one["name"] for one in page[name]]
+                assert (page["total"], page["next"] is None) == (2, not left)
+                after = page["next"]
+            return names
+
+        daemon.sim.faults.fail("create", RefusedError("vn2", "no image"), subject="vn2", times=-1)
+        for _ in range(2):
+            daemon.sim.submit("htc", 5000.0)
+        daemon.until(lambda: daemon.phase("vn1") is Phase.READY and daemon.phase("vn2") is Phase.GIVEN_UP)
+        daemon.sim.hosts["bm2"].reachable = False
+        daemon.until(lambda: not daemon.daemon.world.hosts["bm2"].reachable)
+        assert listed("nodes") == ["vn2", "vn1"]
+        assert listed("hosts") == ["bm2", "bm1"]
 
 
 def test_an_answer_that_is_known_is_not_sent_again(web: httpx.Client) -> None:

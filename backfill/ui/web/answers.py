@@ -229,16 +229,17 @@ class _Page(_Exact):
     next: str | None = Field(
         description="Give it as `after` for the following entries; null: there are none."
     )
+    total: int = Field(description="How many there are on all pages.")
 
 
 class HostsAnswer(_Page):
-    """Hosts in order of their names."""
+    """Hosts in order of their names, or those in trouble first."""
 
     hosts: list[HostTold]
 
 
 class NodesAnswer(_Page):
-    """Our nodes in order of their names."""
+    """Our nodes in order of their names, or those in trouble first."""
 
     now_s: float
     nodes: list[NodeTold]

@@ -8,14 +8,20 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Path, Query
 from fastapi.responses import Response
 
+from backfill.core.model.lifecycle import Phase
 from backfill.ui.web import answers
 from backfill.ui.web.asker import Asks
 from backfill.ui.web.replies import TROUBLE, Known, page, told, troubles
+
+_FAILED = (Phase.FAILED.value, Phase.GIVEN_UP.value)
 
 api = APIRouter(prefix="/api/v1", tags=["reading"], responses=TROUBLE)
 
 Limit = Annotated[int, Query(ge=1, le=1000, description="At most so many entries.")]
 After = Annotated[str, Query(max_length=256, description="Only entries behind this one: the `next` before.")]
+TroubleFirst = Annotated[
+    bool, Query(description="Those first that are in trouble; `after` goes on in the same order.")
+]
 Id = Annotated[int, Query(ge=0, le=1 << 62)]
 First = Annotated[bool, Query(description="The first ones, and not the latest, where `after` names none.")]
 Name = Annotated[str, Path(min_length=1, max_length=256)]
@@ -28,15 +34,29 @@ async def status(asker: Asks, known: Known = "") -> Response:
 
 
 @api.get("/hosts", response_model=answers.HostsAnswer)
-async def hosts(asker: Asks, limit: Limit = 1000, after: After = "", known: Known = "") -> Response:
-    """List hosts in order of their names."""
-    return told(page(await asker.shared("hosts"), "hosts", _by_name, after, limit), known)
+async def hosts(
+    asker: Asks,
+    limit: Limit = 1000,
+    after: After = "",
+    trouble_first: TroubleFirst = False,
+    known: Known = "",
+) -> Response:
+    """List hosts in order of their names; those in trouble do not answer."""
+    order = _silent_first if trouble_first else _by_name
+    return told(page(await asker.shared("hosts"), "hosts", order, after, limit), known)
 
 
 @api.get("/nodes", response_model=answers.NodesAnswer)
-async def nodes(asker: Asks, limit: Limit = 1000, after: After = "", known: Known = "") -> Response:
-    """List our nodes in order of their names."""
-    return told(page(await asker.shared("nodes"), "nodes", _by_name, after, limit), known)
+async def nodes(
+    asker: Asks,
+    limit: Limit = 1000,
+    after: After = "",
+    trouble_first: TroubleFirst = False,
+    known: Known = "",
+) -> Response:
+    """List our nodes in order of their names; those in trouble have failed or are given up."""
+    order = _failed_first if trouble_first else _by_name
+    return told(page(await asker.shared("nodes"), "nodes", order, after, limit), known)
 
 
 @api.get("/instances", response_model=answers.InstancesAnswer)
@@ -125,6 +145,14 @@ def _number(value: float) -> float | str:
 
 def _by_name(entry: dict[str, Any]) -> str:
     return str(entry["name"])
+
+
+def _silent_first(host: dict[str, Any]) -> str:
+    return f"{int(host['reachable'])} {host['name']}"
+
+
+def _failed_first(node: dict[str, Any]) -> str:
+    return f"{int(node['phase'] not in _FAILED)} {node['name']}"
 
 
 def _by_key(entry: dict[str, Any]) -> str:

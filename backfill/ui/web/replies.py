@@ -51,10 +51,11 @@ Known = Annotated[str, Header(alias="If-None-Match", max_length=1024)]
 
 
 def page(answer: Answer, name: str, key: Callable[[dict[str, Any]], str], after: str, limit: int) -> Answer:
-    """Return the entries behind `after` in order of their keys, so many at most, and how to go on."""
+    """Return the entries behind `after` in order of their keys, so many at most, how to go on, and how
+    many there are in all."""
     behind = sorted((e for e in answer[name] if not after or key(e) > after), key=key)
-    more = len(behind) > limit
-    return {**answer, name: behind[:limit], "next": key(behind[limit - 1]) if more else None}
+    next_ = key(behind[limit - 1]) if len(behind) > limit else None
+    return {**answer, name: behind[:limit], "next": next_, "total": len(answer[name])}
 
 
 def told(answer: Answer, known: str = "", *, every_s: float = inf) -> Response:

@@ -54,11 +54,10 @@
     const top = make("thead"); top.append(head);
     at(id).replaceChildren(...(more ? [make("caption", more)] : []), top, body);
   }
-  // The entries that there is room for: those in trouble come first, else a long list would hide them.
-  function shown(entries, trouble, next) {
-    const first = [...entries.filter(trouble), ...entries.filter((one) => !trouble(one))].slice(0, MOST_ROWS);
-    const all = next ? `the first ${entries.length}` : entries.length;
-    return [first, first.length < entries.length ? `${first.length} of ${all}, those in trouble first; the commands of backfill show all` : ""];
+  // The entries that there is room for, of `total`: those in trouble have come first.
+  function shown(entries, total) {
+    const first = entries.slice(0, MOST_ROWS);
+    return [first, first.length < total ? `${first.length} of ${total}, those in trouble first; the commands of backfill show all` : ""];
   }
   function link(subject) { const made = make("button", subject, { type: "button" }); made.addEventListener("click", () => explain(subject)); return made; }
   function phase(text) { return make("span", text, { className: FAILED.includes(text) ? "phase off" : "phase" }); }
@@ -151,7 +150,7 @@
     const { phases } = about, sum = (...names) => names.reduce((all, name) => all + (phases[name] || 0), 0), today = state.today || { worked: "–", lost: "–" };
     const silent = hosts.filter((host) => !host.reachable).length, all = Object.values(phases).reduce((a, b) => a + b, 0);
     const rows = [
-      [`hosts answer${hosts.more ? ` (of the first ${hosts.length})` : ""}`, String(hosts.length - silent), ` of ${hosts.length}`, silent > 0],
+      ["hosts answer", String(hosts.total - silent), ` of ${hosts.total}`, silent > 0],
       ["nodes of ours are ready", String(sum("ready")), ` of ${all}`],
       ["stand still for others", String(sum("parked", "evicting", "throttled"))],
       ["given up or failed", String(sum("given-up", "failed")), "", sum("given-up", "failed") > 0],
@@ -176,11 +175,11 @@
       if (lines) draw(lines);
       if (state.today) tiles(about, state.hosts);
       if (turn % 3 === 0) {
-        const [hosts, nodes, plan, past] = await Promise.all([call("hosts?limit=1000"), call("nodes?limit=1000"), whole ? call("plan") : { actions: [] }, call("harvest")]);
+        const [hosts, nodes, plan, past] = await Promise.all([call("hosts?limit=1000&trouble_first=true"), call("nodes?limit=1000&trouble_first=true"), whole ? call("plan") : { actions: [] }, call("harvest")]);
         state.today = harvest.take(past, table);
-        state.hosts = Object.assign(hosts.hosts, { more: Boolean(hosts.next) });
+        state.hosts = Object.assign(hosts.hosts, { total: hosts.total });
         tiles(about, state.hosts);
-        const [someHosts, moreHosts] = shown(hosts.hosts, (h) => !h.reachable, hosts.next), [someNodes, moreNodes] = shown(nodes.nodes, (n) => FAILED.includes(n.phase), nodes.next);
+        const [someHosts, moreHosts] = shown(hosts.hosts, hosts.total), [someNodes, moreNodes] = shown(nodes.nodes, nodes.total);
         table("hosts", ["host", "answers", "given to", "instances", "closed"], someHosts.map((h) => [{ subject: h.name }, h.reachable ? "yes" : "NO: " + h.problem, takers(h).join(", "), h.instances.join(", "), h.closed]), "there is no host", moreHosts);
         table("nodes", ["node", "phase", "since", "host", "jobs", "why"], someNodes.map((n) => [{ subject: n.name }, { phase: n.phase }, when(n.since_s), n.host, (n.jobs.length ? n.jobs : n.held.map((h) => h.id)).join(", "), n.reason]), "there is no virtual node now", moreNodes);
         fill(at("plan"), some(plan.actions.map((step) => step.sentence), MOST_STEPS));
