@@ -30,7 +30,11 @@ class CloudGuestEntry:
 
     controller: str = field(metadata=about("The controller's address.", form="ip"))
     conf_server: str = field(
-        metadata=about("Where slurmd gets its configuration: address and port of slurmctld.", form="endpoint")
+        metadata=about(
+            "Where slurmd gets its configuration: address and port of slurmctld; of several controllers all, "
+            "separated by commas, the primary first.",
+            form="endpoints",
+        )
     )
     command: tuple[str, ...] = field(
         metadata=about(

@@ -21,6 +21,7 @@ ALLOWED = {
     "path": "an absolute path",
     "ip": "an IP address, such as 10.0.0.1",
     "endpoint": "an IP address with a port, such as 10.0.0.1:6817",
+    "endpoints": "an IP address with a port, such as 10.0.0.1:6817, or several, separated by commas",
     "service": "a host, or host:port, such as cm.example.org:9618",
     "network": "an IPv4 address or network, such as 10.0.2.0/24",
     "mount": "four words as in fstab, such as '10.0.0.1:/home /home nfs4 rw,hard'",
@@ -59,6 +60,10 @@ def _is_endpoint(text: str) -> bool:
     host, _, port = text.rpartition(":")
     number = int(port) if re.fullmatch(r"[0-9]{1,5}", port) else 0
     return 0 < number < 65536 and address_in(host.strip("[]")) is not None
+
+
+def _are_endpoints(text: str) -> bool:
+    return all(map(_is_endpoint, text.split(",")))
 
 
 def _is_service(text: str) -> bool:
@@ -101,6 +106,11 @@ def address_of_endpoint(text: str) -> str | None:
     return address_in(text.rpartition(":")[0].strip("[]"))
 
 
+def addresses_of_endpoints(text: str) -> list[str]:
+    """Return the IP addresses of `ip:port,ip:port`."""
+    return [address for one in text.split(",") if (address := address_of_endpoint(one)) is not None]
+
+
 def address_of_uri(text: str) -> str | None:
     """Return the IP address in a URI; None when it names its machine otherwise or not at all."""
     hostname = urlsplit(text).hostname if text else None
@@ -117,6 +127,7 @@ _WRONG: dict[str, Callable[[str], str | None]] = {
     "path": _unless(lambda text: text.startswith("/"), "is not an absolute path"),
     "ip": _unless(lambda text: address_in(text), "is not an IP address"),
     "endpoint": _unless(_is_endpoint, "is not an address with a port"),
+    "endpoints": _unless(_are_endpoints, "is not an address with a port, nor several separated by commas"),
     "service": _unless(_is_service, "is no host, and no host with a port"),
     "network": _unless(network_in, "is not an IPv4 address or network"),
     "mount": _unless(_is_mount, "is not a line of fstab"),

@@ -216,7 +216,11 @@ class SurroundingsEntry:
 
     controller: str = field(metadata=about("The controller's address.", form="ip"))
     conf_server: str = field(
-        metadata=about("Where slurmd gets its configuration: address and port of slurmctld.", form="endpoint")
+        metadata=about(
+            "Where slurmd gets its configuration: address and port of slurmctld; of several controllers all, "
+            "separated by commas, the primary first.",
+            form="endpoints",
+        )
     )
     munge_key: str = key("", "The cluster's munge key, on the daemon's machine.", form="path")
     gateway: str = key("", "Default route; empty: none.", form="ip")

@@ -28,7 +28,7 @@ def unreachable(libvirt: LibvirtEntry, instances: Template) -> Iterator[tuple[st
     around = libvirt.surroundings
     for path, text in (
         ("controller", forms.address_in(around.controller)),
-        ("conf_server", forms.address_of_endpoint(around.conf_server)),
+        *(("conf_server", address) for address in forms.addresses_of_endpoints(around.conf_server)),
         ("time_server", around.time_server),
     ):
         if text and forms.network_in(text) is None:
@@ -44,8 +44,8 @@ def unreachable(libvirt: LibvirtEntry, instances: Template) -> Iterator[tuple[st
 
 def _servers(libvirt: LibvirtEntry) -> tuple[str, ...]:
     around = libvirt.surroundings
-    conf_server = forms.address_of_endpoint(around.conf_server) or ""
-    return (around.controller, conf_server, around.time_server, *_file_servers(libvirt))
+    conf_servers = forms.addresses_of_endpoints(around.conf_server)
+    return (around.controller, *conf_servers, around.time_server, *_file_servers(libvirt))
 
 
 def _file_servers(libvirt: LibvirtEntry) -> tuple[str, ...]:

@@ -422,12 +422,14 @@ def _addresses(
     taken[forms.address_of_endpoint(daemon.listen)] = "daemon.listen"
     if libvirt is not None:
         around = libvirt.surroundings
-        taken[forms.address_of_endpoint(around.conf_server)] = "libvirt.surroundings.conf_server"
+        for address in forms.addresses_of_endpoints(around.conf_server):
+            taken[address] = "libvirt.surroundings.conf_server"
         taken[forms.address_in(around.controller)] = "libvirt.surroundings.controller"
         taken[forms.address_in(around.gateway)] = "libvirt.surroundings.gateway"
     if openstack is not None:
         guest = openstack.guest
-        taken[forms.address_of_endpoint(guest.conf_server)] = "openstack.guest.conf_server"
+        for address in forms.addresses_of_endpoints(guest.conf_server):
+            taken[address] = "openstack.guest.conf_server"
         taken[forms.address_in(guest.controller)] = "openstack.guest.controller"
     ours: dict[str, str] = {}
     for name, address in zip(instances.names, instances.addresses, strict=True):

@@ -1,7 +1,9 @@
-# slurmd without a slurm.conf of its own: it fetches the cluster's from the controller. A virtual node
+# slurmd without a slurm.conf of its own: it fetches the cluster's from a controller. A virtual node
 # also registers itself as a new one (-Z) and tells when it booted, so that a clone is not waited for.
 {% from "backfill/service.jinja" import follow with context %}
 {%- set controller = pillar['backfill']['controller'] %}
+{%- set addresses = [controller.address] + pillar['backfill']['controller'].get('backups', []) %}
+{%- set servers = addresses | join(':%s,' % controller.port) ~ ':%s' % controller.port %}
 {%- set own = ' -Z -b' if grains['backfill']['kind'] == 'virtual' else '' %}
 {%- set more = pillar['backfill']['slurmd']['options'] %}
 slurmd-spool:
@@ -22,5 +24,5 @@ slurmd-defaults:
     - backup: minion
     - contents: |
         # Written by Salt.
-        SLURMD_OPTIONS="--conf-server {{ controller.address }}:{{ controller.port }}{{ own }} {{ more }}"
+        SLURMD_OPTIONS="--conf-server {{ servers }}{{ own }} {{ more }}"
 {{ follow('slurmd', 'slurmd', 'slurmd', ['slurmd-defaults']) }}

@@ -7,6 +7,7 @@ backfill:
     name: ctl
     address: 10.77.0.1
     port: 6817
+    # backups: [10.77.0.5]   # the other controllers
   munge:
     # What `base64 -w0 /etc/munge/munge.key` says. No state runs without it.
     key_base64:

@@ -131,6 +131,13 @@ def with_values(section: str, **values: object) -> dict[str, Any]:
     return pillar
 
 
+def test_a_slurmd_asks_every_controller(render: Renderer) -> None:
+    """For its configuration, the primary first."""
+    pillar = with_values("controller", backups=["10.77.0.5", "10.77.0.6"])
+    contents = owned(render("node", "virtual", pillar))["/etc/default/slurmd"]["contents"]
+    assert '"--conf-server 10.77.0.1:6817,10.77.0.5:6817,10.77.0.6:6817 -Z -b' in contents
+
+
 _SITES = {"/etc/hosts", "/etc/nsswitch.conf", "/etc/chrony/chrony.conf"}
 
 

@@ -135,6 +135,14 @@ LIBVIRTS = [
         "gives 10.0.1.2 to vn2, but it belongs to libvirt.surroundings.controller",
     ),
     (
+        text(LIBVIRT.replace(":6817", ":6817,10.0.1.3:6817"), hosts=LIBVIRT_HOST),
+        "gives 10.0.1.3 to vn3, but it belongs to libvirt.surroundings.conf_server",
+    ),
+    (
+        text(LIBVIRT.replace(":6817", ":6817, 10.0.0.2"), hosts=LIBVIRT_HOST),
+        "which is not an address with a port, nor several separated by commas",
+    ),
+    (
         text(LIBVIRT.replace("controller: 10.0.0.1", "controller: head"), hosts=LIBVIRT_HOST),
         "libvirt.surroundings.controller is 'head', which is not an IP address",
     ),

@@ -324,7 +324,7 @@ PLANTS: tuple[tuple[Defect, str, Plant], ...] = (
     (Defect.CPU_MODEL, "processor", _on_host(cpu_models=frozenset({"Conroe"}))),
     (Defect.FOREIGN_GUEST, "name", _on_host(domains=frozenset({"vn2", "mail"}))),
     (Defect.ADDRESS_TAKEN, "address", _facts(taken={"vn3": "10.0.1.3"})),
-    (Defect.CONTROLLER_SILENT, "port", _facts(controller_problem="Connection refused")),
+    (Defect.CONTROLLER_SILENT, "port", _facts(controller_problems={"10.0.0.1:6817": "refused"})),
     (Defect.SALT, "salt", _facts(salt_problem="salt: no master; start salt-master")),
     (Defect.POOL_TOKEN, "/t", _asking(PoolFacts("the HTCondor pool: no token; make one"))),
     (Defect.POOL_TOKEN, "/t", _asking(PoolFacts(token_left_s=3600.0))),
@@ -362,10 +362,30 @@ def test_a_slurmd_as_old_as_slurmctld_or_older_fits(tmp_path: Path) -> None:
 
 def test_a_slurm_that_is_down_is_one_fault(tmp_path: Path) -> None:
     """That nothing answers at its port is no mistake of the policy file."""
-    down = replace(sound(tmp_path), slurm=None, slurm_problem="no contact", controller_problem="refused")
+    down = replace(
+        sound(tmp_path),
+        slurm=None,
+        slurm_problem="no contact",
+        controller_problems={"10.0.0.1:6817": "refused"},
+    )
     (found,) = examine(down).all
     assert found.defect is Defect.SLURM_SILENT
     assert "systemctl status slurmctld" in found.mend
+
+
+def test_one_silent_controller_of_several_is_no_fault(tmp_path: Path) -> None:
+    """A guest asks the next one; without any, its slurmd ends."""
+    facts = sound(tmp_path)
+    libvirt = facts.config.libvirt
+    assert libvirt is not None
+    both = ("10.0.0.1:6817", "10.0.0.2:6817")
+    around = replace(libvirt.surroundings, conf_server=",".join(both))
+    facts = replace(facts, config=replace(facts.config, libvirt=replace(libvirt, surroundings=around)))
+    for silent, grade in ((both[1:], Grade.ADVICE), (both, Grade.FAULT)):
+        found = examine(replace(facts, controller_problems=dict.fromkeys(silent, "refused"))).all
+        assert [(one.defect, one.about, one.grade) for one in found] == [
+            (Defect.CONTROLLER_SILENT, server, grade) for server in silent
+        ]
 
 
 def test_the_list_of_packages_beside_a_disk_is_read(tmp_path: Path) -> None:

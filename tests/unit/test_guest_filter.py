@@ -42,6 +42,12 @@ def test_closed_guests_reach_whom_they_need(tmp_path: Path) -> None:
     }
 
 
+def test_closed_guests_reach_every_controller(tmp_path: Path) -> None:
+    found = reached(tmp_path, CLOSED.replace("10.0.0.1:6817", "10.0.0.1:6817,10.0.0.3:6817"))
+    assert found is not None
+    assert {"10.0.0.1/32", "10.0.0.3/32"} < set(found)
+
+
 @pytest.mark.parametrize(
     ("content", "words"),
     [

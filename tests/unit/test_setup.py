@@ -60,7 +60,7 @@ def _survey(**inspected: object) -> Survey:
     hosts = [HostSurvey(node, f"qemu+tcp://{node.name}/system", inspection=seen) for node in nodes]
     dead = HostSurvey(Node("bm3", NodeBase.IDLE), "qemu+tcp://bm3/system", "bm3: it does not answer")
     conf = {"slurm.conf": PLAIN, "cgroup.conf": ""}
-    return Survey(settings, "10.0.0.1", 6817, "slurm", site(PLAIN), (*hosts, dead), ("/srv/shared",), conf)
+    return Survey(settings, ("10.0.0.1",), 6817, "slurm", site(PLAIN), (*hosts, dead), ("/srv/shared",), conf)
 
 
 @pytest.fixture
@@ -87,7 +87,7 @@ def test_what_is_not_said_is_suggested_by_the_cluster(folder: Path) -> None:
         user="slurm",
         hosts=("bm1", "bm2"),
         mounts=(),
-        controller="10.0.0.1",
+        controllers=("10.0.0.1",),
     )
 
 

@@ -34,7 +34,7 @@ def _survey() -> Survey:
     text = "NodeName=bm[1-2] CPUs=4\nPartitionName=batch Nodes=bm[1-2] Default=YES\n"
     site = read_site(Path("slurm.conf"), Path("backfill.conf"), text)
     texts = {"slurm.conf": text}
-    return Survey(settings, "10.0.0.1", 6817, "slurm", site, tuple(hosts), ("/srv/shared",), texts)
+    return Survey(settings, ("10.0.0.1",), 6817, "slurm", site, tuple(hosts), ("/srv/shared",), texts)
 
 
 Ask = Callable[..., tuple[int, str]]
@@ -209,7 +209,7 @@ def test_a_name_of_the_loopback_is_no_controller_for_guests(
     ask: Ask, etc: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As Debian gives one to a machine's own name: this machine's address towards the guests is taken."""
-    there = replace(_survey(), controller="127.0.1.1")
+    there = replace(_survey(), controllers=("127.0.1.1",))
     monkeypatch.setattr(setup, "survey", lambda *_: there)
     asked: list[str] = []
 
@@ -223,6 +223,24 @@ def test_a_name_of_the_loopback_is_no_controller_for_guests(
     assert "+    controller: 10.0.0.9\n+    conf_server: 10.0.0.9:6817\n" in plan
     monkeypatch.setattr(wishes, "address_towards", lambda _: "")
     assert "name the address at which guests reach slurmctld by --controller" in ask({"--user": "root"})[1]
+
+
+def test_guests_are_told_of_every_controller(ask: Ask, etc: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The primary first; who names some by hand names all."""
+    there = replace(_survey(), controllers=("10.0.0.1", "10.0.0.2"))
+    monkeypatch.setattr(setup, "survey", lambda *_: there)
+    said = {"--names": "vn[1-2]", "--user": "root"}
+    assert "+    controller: 10.0.0.1\n+    conf_server: 10.0.0.1:6817,10.0.0.2:6817\n" in ask(said)[1]
+    assert (
+        "+    conf_server: 10.0.0.3:6817,10.0.0.4:6817\n"
+        in ask(said | {"--controller": "10.0.0.3,10.0.0.4"})[1]
+    )
+    for backup, words in (
+        ("ctl2", "the controller ctl2 has no address that this machine knows; name it by --controller"),
+        ("127.0.0.1", "the controller's address 127.0.0.1 means, inside a guest, the guest itself"),
+        ("192.168.0.2", "the controller 192.168.0.2 is not in the guests' network"),
+    ):
+        assert words in ask(said | {"--controller": f"10.0.0.1,{backup}"})[1]
 
 
 class _Terminal(StringIO):

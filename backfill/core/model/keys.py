@@ -21,6 +21,7 @@ Form = Literal[
     "path",
     "ip",
     "endpoint",
+    "endpoints",
     "service",
     "network",
     "mount",

@@ -57,7 +57,8 @@ def add_setup_arguments(parser: argparse.ArgumentParser) -> None:
         "--controller",
         default="",
         metavar="IP",
-        help="slurmctld's address for guests (what its name resolves to, or this machine's towards them)",
+        help="slurmctld's address for guests, of several all with commas between them, the primary first "
+        "(what each SlurmctldHost resolves to, or this machine's towards guests)",
     )
     text("--gateway", default="", metavar="IP", help="the guests' default route (none)")
     text(
@@ -195,7 +196,7 @@ def _wishes(args: argparse.Namespace) -> Wishes:
         directory=args.directory,
         bridge=args.bridge,
         gateway=args.gateway,
-        controller=args.controller,
+        controllers=tuple(filter(None, args.controller.split(","))),
         image=args.image,
         emulated=args.emulated,
         user=args.user,

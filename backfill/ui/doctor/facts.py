@@ -133,7 +133,7 @@ class Facts:
     directories: Mapping[str, PlaceFacts] = field(default_factory=dict)
     hosts: tuple[HostFacts, ...] = ()
     taken: Mapping[str, str] = field(default_factory=dict)  # name of ours: address that another has
-    controller_problem: str | None = None
+    controller_problems: Mapping[str, str] = field(default_factory=dict)
     hooks: Found | None = None
     hooks_unknown: str = ""
     options: OptionsFound = field(default_factory=OptionsFound)

@@ -345,5 +345,6 @@ def _network(facts: Facts, observed: Mapping[str, HostObservation]) -> Facts:
     taken = network.answering(free, port) if all(h.host.reachable for h in observed.values()) else {}
     if facts.config.libvirt is None:
         return replace(facts, taken=taken)
-    problem = network.connect_problem(facts.config.libvirt.surroundings.conf_server)
-    return replace(facts, taken=taken, controller_problem=problem)
+    servers = facts.config.libvirt.surroundings.conf_server.split(",")
+    told = {server: problem for server in servers if (problem := network.connect_problem(server))}
+    return replace(facts, taken=taken, controller_problems=told)

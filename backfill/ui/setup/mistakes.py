@@ -138,27 +138,29 @@ def _power(survey: Survey, wishes: Wishes) -> None:
         raise WishError(f"{of_hosts(off)}, or name other hosts by --hosts")
 
 
-def _controller(_: Survey, wishes: Wishes) -> None:
+def _controllers(_: Survey, wishes: Wishes) -> None:
     """Refuse a controller that a guest would look for in itself, or nowhere."""
-    try:
-        loopback = ipaddress.ip_address(wishes.controller).is_loopback
-    except ValueError:
-        told = f"the controller {wishes.controller} has no address that this machine knows"
-        raise WishError(f"{told}; name it by --controller") from None
-    if loopback:
-        told = f"the controller's address {wishes.controller} means, inside a guest, the guest itself"
-        raise WishError(f"{told}; name the address at which guests reach slurmctld by --controller")
+    for controller in wishes.controllers:
+        try:
+            loopback = ipaddress.ip_address(controller).is_loopback
+        except ValueError:
+            told = f"the controller {controller} has no address that this machine knows"
+            raise WishError(f"{told}; name it by --controller") from None
+        if loopback:
+            told = f"the controller's address {controller} means, inside a guest, the guest itself"
+            raise WishError(f"{told}; name the address at which guests reach slurmctld by --controller")
 
 
 def _route(_: Survey, wishes: Wishes) -> None:
-    """Refuse addresses from which guests do not reach the controller."""
+    """Refuse addresses from which guests do not reach the controllers."""
     try:
         network = ipaddress.ip_interface(wishes.addresses).network
     except ValueError:
         return  # the reader of policy files tells what is wrong with it
-    if ipaddress.ip_address(wishes.controller) not in network and not wishes.gateway:
-        told = f"the controller {wishes.controller} is not in the guests' network {network}"
-        raise WishError(f"{told}; name addresses of its network by --addresses, or a route by --gateway")
+    for controller in wishes.controllers:
+        if ipaddress.ip_address(controller) not in network and not wishes.gateway:
+            told = f"the controller {controller} is not in the guests' network {network}"
+            raise WishError(f"{told}; name addresses of its network by --addresses, or a route by --gateway")
 
 
 _CHECKS: tuple[Callable[[Survey, Wishes], None], ...] = (
@@ -167,6 +169,6 @@ _CHECKS: tuple[Callable[[Survey, Wishes], None], ...] = (
     _size,
     _power,
     _bridge,
-    _controller,
+    _controllers,
     _route,
 )

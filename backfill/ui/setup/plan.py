@@ -84,8 +84,8 @@ def policy(survey: Survey, wishes: Wishes, places: Places) -> dict[str, Any]:
             "directory": wishes.directory,
             "bridge": wishes.bridge,
             "surroundings": {
-                "controller": wishes.controller,
-                "conf_server": f"{wishes.controller}:{survey.port}",
+                "controller": wishes.controllers[0],
+                "conf_server": ",".join(f"{address}:{survey.port}" for address in wishes.controllers),
                 **_key(survey, wishes, places),
                 **({"gateway": wishes.gateway} if wishes.gateway else {}),
                 **({"mounts": list(wishes.mounts)} if wishes.mounts else {}),

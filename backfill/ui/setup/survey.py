@@ -44,15 +44,15 @@ class HostSurvey:
 
 @dataclass(frozen=True, slots=True)
 class Survey:
-    """The cluster. `controller`: slurmctld's address; `shared`: file systems of a network, as mounted.
+    """The cluster. `controllers`: addresses of every slurmctld, the primary first.
 
-    `mounts`: those of them that this machine's fstab has, each a line as a guest can have it;
-    `mounted`: where any file system is mounted here. `jobs` is how many run or wait. `site`: slurm.conf
-    as Slurm reads it; `texts`: it, and cgroup.conf.
+    `shared`: file systems of a network, as mounted. `mounts`: those of them that this machine's fstab
+    has, each a line as a guest can have it; `mounted`: where any file system is mounted here. `jobs` is
+    how many run or wait. `site`: slurm.conf as Slurm reads it; `texts`: it, and cgroup.conf.
     """
 
     settings: SlurmSettings
-    controller: str
+    controllers: tuple[str, ...]
     port: int
     user: str
     site: Site
@@ -92,13 +92,12 @@ def survey(conf: Path, names: Sequence[str], uri: str) -> Survey:
     seen = manager.observe()
     nodes = seen.nodes
     chosen = [node for node in nodes.values() if not is_dynamic(node) and (not names or node.name in names)]
-    address = _controller(settings)
     texts = {"slurm.conf": read_or_empty(conf), "cgroup.conf": read_or_empty(conf.with_name("cgroup.conf"))}
     port = re.match(r"\d+", settings.raw.get("SlurmctldPort", ""))
     mounted = mounted_in(Path("/proc/mounts").read_text())
     return Survey(
         settings,
-        address,
+        tuple(map(_address, settings.controllers or ("localhost",))),
         int(port[0]) if port else _PORT,
         re.sub(r"\(.*", "", settings.raw.get("SlurmUser", "root")),
         read_site(conf, conf.with_name(MANAGED)),
@@ -116,11 +115,10 @@ def jobs_of(seen: ClusterObservation) -> int:
     return sum(job.state not in ENDED for job in seen.jobs.values())
 
 
-def _controller(settings: SlurmSettings) -> str:
-    """Return the address of the first slurmctld; its name where nobody knows it."""
-    first = next(iter(settings.controllers), "localhost")
-    named = re.match(r"([^()]+)(?:\((.*)\))?", first)
-    word = (named[2] or named[1]) if named else first
+def _address(controller: str) -> str:
+    """Return the address of a slurmctld, from its SlurmctldHost; its name where nobody knows it."""
+    named = re.match(r"([^()]+)(?:\((.*)\))?", controller)
+    word = (named[2] or named[1]) if named else controller
     try:
         return socket.gethostbyname(word)
     except OSError:

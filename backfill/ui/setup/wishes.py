@@ -26,6 +26,7 @@ class Wishes:
     """The answers. An empty text or 0 means: as the cluster suggests, or asked for.
 
     `mounts`: what guests mount; None: as the cluster suggests. `also`: whom closed guests reach besides.
+    `controllers`: at which addresses guests reach slurmctld, the primary first.
     """
 
     partition: str = "htc"
@@ -44,7 +45,7 @@ class Wishes:
     mounts: tuple[str, ...] | None = None
     closed: bool = False
     also: tuple[str, ...] = ()
-    controller: str = ""
+    controllers: tuple[str, ...] = ()
 
 
 def suggested(survey: Survey, wishes: Wishes, ask: Ask | None) -> Wishes:
@@ -82,24 +83,28 @@ def suggested(survey: Survey, wishes: Wishes, ask: Ask | None) -> Wishes:
         mounts=wishes.mounts,
         closed=wishes.closed,
         also=wishes.also,
-        controller=wishes.controller or _controller(survey, addresses),
+        controllers=wishes.controllers or _controllers(survey, addresses),
     )
     return made if made.mounts is not None else replace(made, mounts=_mounts(survey, made.directory))
 
 
-def _controller(survey: Survey, addresses: str) -> str:
+def _controllers(survey: Survey, addresses: str) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(_reached(controller, addresses) for controller in survey.controllers))
+
+
+def _reached(controller: str, addresses: str) -> str:
     """Return the address at which guests reach this machine, where Slurm's own word is none for them.
 
     Debian lets a machine's own name mean 127.0.1.1, which inside a guest means the guest itself.
     """
     try:
-        sound = not ipaddress.ip_address(survey.controller).is_loopback
+        sound = not ipaddress.ip_address(controller).is_loopback
     except ValueError:
         sound = False  # a name that nobody knows here
     if sound:
-        return survey.controller
+        return controller
     towards = address_towards(addresses.partition("/")[0])
-    return towards if towards and not ipaddress.ip_address(towards).is_loopback else survey.controller
+    return towards if towards and not ipaddress.ip_address(towards).is_loopback else controller
 
 
 def _told(option: str, said: str, proposal: str, ask: Ask | None) -> str:

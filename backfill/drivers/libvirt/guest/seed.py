@@ -36,7 +36,8 @@ exit 0
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """The identity of a guest. `address` is a CIDR such as 10.77.1.3/16, `conf_server` is ip:port.
+    """The identity of a guest. `address` is a CIDR such as 10.77.1.3/16, `conf_server` is
+    ip:port, or several of these joined by commas, as slurmd has it.
 
     `mac` is the hardware address that its card must have; a clone comes with its parent's.
     """

@@ -257,12 +257,15 @@ def addresses(facts: Facts) -> Iterator[Finding]:
                 f"{which} {outside} is not in the guests' network {network}",
                 mend,
             )
-    if facts.controller_problem and facts.slurm is not None:  # otherwise it is down, which is told
+    every = around.conf_server.split(",")
+    for server, problem in facts.controller_problems.items() if facts.slurm is not None else ():
+        # Where Slurm does not answer all are down, which is told; a guest needs one of them.
         yield Finding(
             Defect.CONTROLLER_SILENT,
-            around.conf_server,
-            f"nothing takes a connection at {around.conf_server}: {facts.controller_problem}",
-            "write slurmctld's address and port as libvirt.surroundings.conf_server",
+            server,
+            f"nothing takes a connection at {server}: {problem}",
+            "start slurmctld there, or write its address and port into libvirt.surroundings.conf_server",
+            Grade.FAULT if len(facts.controller_problems) == len(every) else Grade.ADVICE,
         )
 
 
