@@ -97,19 +97,40 @@ UUID=1 / ext4 defaults 0 1
 fs2:/soft /opt/soft nfs nofail
 10.0.0.6:/old /old nfs noauto,users 0 0
 10.0.0.6:/backfill /srv/shared/backfill nfs4 rw,hard 0 0
+10.0.0.6:/slurm /var/spool nfs4 rw,hard 0 0
 #10.0.0.6:/never /never nfs rw 0 0
 """
 
 
-def test_guests_mount_what_this_machine_mounts(folder: Path) -> None:
-    """From its fstab, without what is about a machine's boot; never the directory of instances."""
-    found = replace(_survey(), mounts=mounts_in(FSTAB))
-    wishes = Wishes(addresses="10.0.1.1/16", image=str(folder))
-    homes = ("10.0.0.6:/home /home nfs4 rw,hard,vers=4.1", "fs2:/soft /opt/soft nfs defaults")
-    assert suggested(found, wishes, None).mounts == homes
-    assert suggested(found, replace(wishes, mounts=()), None).mounts == ()
-    own = ("10.0.0.7:/home /home nfs4 rw",)
-    assert suggested(found, replace(wishes, mounts=own), None).mounts == own
+def test_guests_mount_what_somebody_says_they_may(folder: Path) -> None:
+    """Nothing of this machine's fstab by itself. By its place a line there is meant, without what is about
+    a machine's boot; the directory of instances and Slurm's state are never offered."""
+    found = _survey()
+    state = replace(found.settings, raw={"StateSaveLocation": "/var/spool/slurm"})
+    found = replace(found, settings=state, mounts=mounts_in(FSTAB))
+    wishes = Wishes("htc", "vn[1-4]", "10.0.1.1/16", 2, 512, "/srv/shared/backfill", "br0", image=str(folder))
+    home, soft = "10.0.0.6:/home /home nfs4 rw,hard,vers=4.1", "fs2:/soft /opt/soft nfs defaults"
+    assert suggested(found, wishes, None).mounts == ()
+    asked: list[tuple[str, str]] = []
+    answers = iter(("", "none", "/opt/soft /home"))
+
+    def ask(question: str, proposal: str) -> str:
+        asked.append((question, proposal))
+        return next(answers)
+
+    for chosen in ((), (), (soft, home)):
+        assert suggested(found, wishes, ask).mounts == chosen
+    assert asked[0] == ("NFS mounts of this machine that guests get too, of /home /opt/soft", "none")
+    asked.clear()
+    own = "10.0.0.7:/home /home nfs4 rw"
+    for said, mounts in (((), ()), ((own, "/opt/soft"), (own, soft))):
+        assert suggested(found, replace(wishes, mounts=said), ask).mounts == mounts
+    assert not asked
+    for place in ("/old", "/srv/shared/backfill", "/var/spool"):
+        with pytest.raises(
+            WishError, match=f"--mount {place}: fstab has no such NFS mount here: it has /home"
+        ):
+            suggested(found, replace(wishes, mounts=(place,)), None)
 
 
 MOUNTS = """/dev/vda / ext4 rw 0 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import pwd
 from collections.abc import Callable
@@ -241,6 +242,26 @@ def test_guests_are_told_of_every_controller(ask: Ask, etc: Path, monkeypatch: p
         ("192.168.0.2", "the controller 192.168.0.2 is not in the guests' network"),
     ):
         assert words in ask(said | {"--controller": f"10.0.0.1,{backup}"})[1]
+
+
+def test_what_this_machine_mounts_is_told_and_not_given_to_guests(
+    ask: Ask, etc: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Until somebody says so, by its place or in a line; or that guests get none."""
+    home = "10.0.0.6:/home /home nfs4 rw"
+    monkeypatch.setattr(setup, "survey", lambda *_: replace(_survey(), mounts=(home,)))
+    said, told = (
+        {"--names": "vn[1-2]", "--user": "root"},
+        "guests get none of this machine's NFS mounts (/home)",
+    )
+    shown = ask(said)[1]
+    assert f"{told}: if jobs need one, such as their homes, say --mount /home, otherwise --no-mounts" in shown
+    assert "mounts:" not in shown
+    assert json.loads(ask(said, "--json")[1])["not_mounted"] == ["/home"]
+    shown = ask(said | {"--mount": "/home"})[1]
+    assert f"+    mounts:\n+    - {home}\n" in shown
+    assert told not in shown
+    assert told not in ask(said, "--no-mounts")[1]
 
 
 class _Terminal(StringIO):

@@ -33,7 +33,7 @@ from backfill.ui.setup.plan import Places, for_hosts, own_files, steps, texts
 from backfill.ui.setup.slurm_lines import SELECT, jobs_lost, select_type
 from backfill.ui.setup.steps import Step, StepError, UndoRecord
 from backfill.ui.setup.survey import MANAGED, URI, Survey, jobs_of, survey
-from backfill.ui.setup.wishes import WishError, Wishes, suggested
+from backfill.ui.setup.wishes import WishError, Wishes, mountable, suggested
 
 _STATE = Path("/var/lib/backfill-setup")
 _RESTART = "systemctl restart slurmctld"
@@ -81,8 +81,9 @@ def add_setup_arguments(parser: argparse.ArgumentParser) -> None:
     text(
         "--mount",
         action="append",
-        metavar="LINE",
-        help="a mount for guests, as in fstab (this machine's NFS entries)",
+        metavar="MOUNT",
+        help="a mount for guests: the place of an NFS entry of this machine's fstab, or a line as there "
+        "(none, unless you choose some when asked)",
     )
     text("--no-mounts", action="store_const", const=[], dest="mount", help="no mounts for guests")
     text(
@@ -146,7 +147,9 @@ def _set_up(args: argparse.Namespace, record: UndoRecord) -> int:
         say(f"nothing was changed: {lost}")
         return NO
     _check(found, wishes, places)
-    _show(plan, _advice(found, wishes, places, edited), as_json=args.json)
+    unsaid = args.mount is None and not wishes.mounts and places.policy not in edited
+    left = [*mountable(found, wishes.directory)] if plan and unsaid else []
+    _show(plan, _advice(found, wishes, places, edited), left, as_json=args.json)
     if args.dry_run or not plan:
         return OK
     if not args.yes and not _confirmed():
@@ -170,11 +173,18 @@ def _advice(found: Survey, wishes: Wishes, places: Places, edited: Collection[Pa
     ]
 
 
-def _show(plan: Sequence[str], advice: Sequence[str], *, as_json: bool) -> None:
+def _show(plan: Sequence[str], advice: Sequence[str], left: Sequence[str], *, as_json: bool) -> None:
+    """`left`: mounts of this machine about which nobody has said whether guests get them."""
     if as_json:
-        print_json({"plan": plan, "kept": advice, "done": False})
+        print_json({"plan": plan, "kept": advice, "not_mounted": left, "done": False})
         return
-    print("\n".join([*advice, *(plan or ["everything is as it should be"])]))
+    told = [_not_mounted(left)] if left else []
+    print("\n".join([*advice, *told, *(plan or ["everything is as it should be"])]))
+
+
+def _not_mounted(left: Sequence[str]) -> str:
+    none = f"guests get none of this machine's NFS mounts ({', '.join(left)})"
+    return f"{none}: if jobs need one, such as their homes, say --mount {left[0]}, otherwise --no-mounts"
 
 
 def _names(text: str) -> Sequence[str]:

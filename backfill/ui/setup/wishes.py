@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -25,7 +25,8 @@ class WishError(Exception):
 class Wishes:
     """The answers. An empty text or 0 means: as the cluster suggests, or asked for.
 
-    `mounts`: what guests mount; None: as the cluster suggests. `also`: whom closed guests reach besides.
+    `mounts`: what guests mount, lines as in fstab or places of this machine's; None: nobody has said.
+    `also`: whom closed guests reach besides.
     `controllers`: at which addresses guests reach slurmctld, the primary first.
     """
 
@@ -80,12 +81,11 @@ def suggested(survey: Survey, wishes: Wishes, ask: Ask | None) -> Wishes:
         user=wishes.user or survey.user,
         hosts=tuple(host.node.name for host in live),
         cpu_features=wishes.cpu_features,
-        mounts=wishes.mounts,
         closed=wishes.closed,
         also=wishes.also,
         controllers=wishes.controllers or _controllers(survey, addresses),
     )
-    return made if made.mounts is not None else replace(made, mounts=_mounts(survey, made.directory))
+    return replace(made, mounts=_mounts(wishes.mounts, mountable(survey, made.directory), ask))
 
 
 def _controllers(survey: Survey, addresses: str) -> tuple[str, ...]:
@@ -134,10 +134,30 @@ _QUESTIONS = {
 }
 
 
-def _mounts(survey: Survey, directory: str) -> tuple[str, ...]:
-    """Choose mounts that guests need too: not the directory of instances, which is not their business."""
-    places = {line: line.split()[1] for line in survey.mounts}
-    return tuple(line for line, place in places.items() if not Path(directory).is_relative_to(place))
+def mountable(survey: Survey, directory: str) -> dict[str, str]:
+    """Return by place the lines of fstab that guests could have too: neither the directory of instances
+    nor the state of slurmctld is their business."""
+    kept = [directory, survey.settings.raw.get("StateSaveLocation", "")]
+    lines = {line.split()[1]: line for line in survey.mounts}
+    return {at: line for at, line in lines.items() if not any(Path(k).is_relative_to(at) for k in kept)}
+
+
+def _mounts(said: tuple[str, ...] | None, there: Mapping[str, str], ask: Ask | None) -> tuple[str, ...]:
+    """Return lines for what guests are to mount. What a machine mounts need not be for users: nothing of
+    it goes to guests unless somebody says so."""
+    if said is None and there and ask is not None:
+        question = f"NFS mounts of this machine that guests get too, of {' '.join(there)}"
+        said = tuple(word for word in ask(question, "none").split() if word != "none")
+    return tuple(_line(word, there) for word in said or ())
+
+
+def _line(word: str, there: Mapping[str, str]) -> str:
+    if not word.startswith("/") or " " in word:
+        return word  # a whole line, which the reader of policy files checks
+    if word not in there:
+        known = f"it has {', '.join(there)}" if there else "it has none for guests"
+        raise WishError(f"--mount {word}: fstab has no such NFS mount here: {known}; or write a whole line")
+    return there[word]
 
 
 def _directory(survey: Survey) -> str:
