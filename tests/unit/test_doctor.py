@@ -6,7 +6,6 @@ import grp
 import json
 import os
 import pwd
-import socket
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -23,7 +22,6 @@ from backfill.ui.cli import main
 from backfill.ui.commands import doctor
 from backfill.ui.commands.hook_check import Found
 from backfill.ui.commands.options_check import OptionsFound
-from backfill.ui.doctor import network, places
 from backfill.ui.doctor.examination import examine
 from backfill.ui.doctor.facts import Facts, HostFacts, ImageFacts, PlaceFacts, PoolFacts, SlurmFacts, Who
 from backfill.ui.doctor.findings import Defect, Grade
@@ -373,21 +371,6 @@ def test_a_slurm_that_is_down_is_one_fault(tmp_path: Path) -> None:
     assert "systemctl status slurmctld" in found.mend
 
 
-def test_one_silent_controller_of_several_is_no_fault(tmp_path: Path) -> None:
-    """A guest asks the next one; without any, its slurmd ends."""
-    facts = sound(tmp_path)
-    libvirt = facts.config.libvirt
-    assert libvirt is not None
-    both = ("10.0.0.1:6817", "10.0.0.2:6817")
-    around = replace(libvirt.surroundings, conf_server=",".join(both))
-    facts = replace(facts, config=replace(facts.config, libvirt=replace(libvirt, surroundings=around)))
-    for silent, grade in ((both[1:], Grade.ADVICE), (both, Grade.FAULT)):
-        found = examine(replace(facts, controller_problems=dict.fromkeys(silent, "refused"))).all
-        assert [(one.defect, one.about, one.grade) for one in found] == [
-            (Defect.CONTROLLER_SILENT, server, grade) for server in silent
-        ]
-
-
 def test_the_list_of_packages_beside_a_disk_is_read(tmp_path: Path) -> None:
     """As `backfill image build` leaves it there."""
     entry = ImageEntry(kernel="/k", initrd="/i", disk=str(tmp_path / "disk.raw"), cmdline="quiet")
@@ -535,53 +518,6 @@ def test_mistakes_of_the_file_are_told_with_their_lines(
 def test_a_user_that_is_not_there_cannot_look(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["doctor", "--user", "nobody-of-ours"]) == 2
     assert "there is no user nobody-of-ours" in capsys.readouterr().err
-
-
-def test_a_directory_is_written_and_left_as_it_was(tmp_path: Path) -> None:
-    with places.write_into(str(tmp_path)) as (place, name):
-        assert place.problem == ""
-        assert [p.name for p in tmp_path.iterdir()] == [name]
-        assert place.free_mb
-        assert abs(place.ahead_s) < 60
-    assert list(tmp_path.iterdir()) == []
-    with places.write_into(str(tmp_path / "none")) as (place, name):
-        assert (place.problem, place.there, name) == ("No such file or directory", False, "")
-
-
-def test_the_mount_point_of_a_directory_is_known_and_whether_fstab_s_is_mounted(tmp_path: Path) -> None:
-    fstab = tmp_path / "fstab"
-    fstab.write_text(
-        f"# nfs:/old {tmp_path} nfs4 rw 0 0\nnfs:/a {tmp_path} nfs4 rw 0 0\nproc /proc proc rw 0 0\n"
-    )
-    (tmp_path / "guests").mkdir()
-    with places.write_into(str(tmp_path / "guests"), fstab) as (place, _):
-        assert place.unmounted == str(tmp_path)
-    with places.write_into(str(tmp_path / "none"), fstab) as (place, _):
-        assert (place.problem, place.unmounted) == ("No such file or directory", str(tmp_path))
-    with places.write_into("/dev/shm", tmp_path / "no-fstab") as (place, _):
-        assert (place.mount, place.unmounted) == ("/dev/shm", "")
-    with places.write_into("/dev/shm", fstab) as (place, _):
-        assert place.unmounted == ""
-
-
-def test_what_can_be_made_counts_as_writable(tmp_path: Path) -> None:
-    assert not places.may_write(str(tmp_path / "a/b")).problem
-    (tmp_path / "file").touch()
-    assert "is no directory" in places.may_write(str(tmp_path / "file/a")).problem
-
-
-def test_an_address_answers_whether_it_takes_or_refuses() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port = server.getsockname()[1]
-        assert network.answering({"a": "127.0.0.1", "b": "127.0.0.2"}, port) == {
-            "a": "127.0.0.1",
-            "b": "127.0.0.2",  # refused, and so somebody is there
-        }
-        assert network.connect_problem(f"127.0.0.1:{port}") is None
-        assert network.listen_problem(f"127.0.0.1:{port}") is None
-    assert network.connect_problem(f"127.0.0.1:{port}") is not None
-    assert network.listen_problem(f"127.0.0.1:{port}") is None
-    assert network.listen_problem(f"192.0.2.1:{port}") is not None
 
 
 def test_grades_make_the_status(tmp_path: Path) -> None:

@@ -90,3 +90,18 @@ def test_further_controllers_are_told_of(tmp_path: Path) -> None:
     assert (found.defect, found.grade) == (Defect.OTHER_CONTROLLER, Grade.ADVICE)
     assert "SlurmctldHost also names ctl2(10.0.0.2), ctl3, whose files are not seen" in found.what
     assert examine(_raw(**{"SlurmctldHost[0]": "ctl1"})(sound(tmp_path))).all == []
+
+
+def test_one_silent_controller_of_several_is_no_fault(tmp_path: Path) -> None:
+    """A guest asks the next one; without any, its slurmd ends."""
+    facts = sound(tmp_path)
+    libvirt = facts.config.libvirt
+    assert libvirt is not None
+    both = ("10.0.0.1:6817", "10.0.0.2:6817")
+    around = replace(libvirt.surroundings, conf_server=",".join(both))
+    facts = replace(facts, config=replace(facts.config, libvirt=replace(libvirt, surroundings=around)))
+    for silent, grade in ((both[1:], Grade.ADVICE), (both, Grade.FAULT)):
+        found = examine(replace(facts, controller_problems=dict.fromkeys(silent, "refused"))).all
+        assert [(one.defect, one.about, one.grade) for one in found] == [
+            (Defect.CONTROLLER_SILENT, server, grade) for server in silent
+        ]

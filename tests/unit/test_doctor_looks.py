@@ -1,0 +1,55 @@
+"""How `backfill doctor` looks: at directories of this machine and at addresses, leaving all as it was."""
+
+from __future__ import annotations
+
+import socket
+from pathlib import Path
+
+from backfill.ui.doctor import network, places
+
+
+def test_a_directory_is_written_and_left_as_it_was(tmp_path: Path) -> None:
+    with places.write_into(str(tmp_path)) as (place, name):
+        assert place.problem == ""
+        assert [p.name for p in tmp_path.iterdir()] == [name]
+        assert place.free_mb
+        assert abs(place.ahead_s) < 60
+    assert list(tmp_path.iterdir()) == []
+    with places.write_into(str(tmp_path / "none")) as (place, name):
+        assert (place.problem, place.there, name) == ("No such file or directory", False, "")
+
+
+def test_the_mount_point_of_a_directory_is_known_and_whether_fstab_s_is_mounted(tmp_path: Path) -> None:
+    fstab = tmp_path / "fstab"
+    fstab.write_text(
+        f"# nfs:/old {tmp_path} nfs4 rw 0 0\nnfs:/a {tmp_path} nfs4 rw 0 0\nproc /proc proc rw 0 0\n"
+    )
+    (tmp_path / "guests").mkdir()
+    with places.write_into(str(tmp_path / "guests"), fstab) as (place, _):
+        assert place.unmounted == str(tmp_path)
+    with places.write_into(str(tmp_path / "none"), fstab) as (place, _):
+        assert (place.problem, place.unmounted) == ("No such file or directory", str(tmp_path))
+    with places.write_into("/dev/shm", tmp_path / "no-fstab") as (place, _):
+        assert (place.mount, place.unmounted) == ("/dev/shm", "")
+    with places.write_into("/dev/shm", fstab) as (place, _):
+        assert place.unmounted == ""
+
+
+def test_what_can_be_made_counts_as_writable(tmp_path: Path) -> None:
+    assert not places.may_write(str(tmp_path / "a/b")).problem
+    (tmp_path / "file").touch()
+    assert "is no directory" in places.may_write(str(tmp_path / "file/a")).problem
+
+
+def test_an_address_answers_whether_it_takes_or_refuses() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        assert network.answering({"a": "127.0.0.1", "b": "127.0.0.2"}, port) == {
+            "a": "127.0.0.1",
+            "b": "127.0.0.2",  # refused, and so somebody is there
+        }
+        assert network.connect_problem(f"127.0.0.1:{port}") is None
+        assert network.listen_problem(f"127.0.0.1:{port}") is None
+    assert network.connect_problem(f"127.0.0.1:{port}") is not None
+    assert network.listen_problem(f"127.0.0.1:{port}") is None
+    assert network.listen_problem(f"192.0.2.1:{port}") is not None
