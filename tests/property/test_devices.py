@@ -31,10 +31,10 @@ def test_devices_are_never_shared_against_the_rule(steps: list[Wanted | str], sh
         if isinstance(step, str):
             held.pop(step.removeprefix("return "), None)
             continue
-        given_ = allocate(step, POOL, held.values(), sharing, "c1")
+        given_ = allocate(step, POOL, held.values(), sharing, "c1", f"s{len(held)}")
         if isinstance(given_, Holding):
             held[given_.instance] = given_
-            assert given_ == allocate(step, POOL, held.values(), sharing, "c1")
+            assert given_ == allocate(step, POOL, held.values(), sharing, "c1", "other")
         _check(list(held.values()), sharing)
 
 

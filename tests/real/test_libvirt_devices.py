@@ -68,12 +68,13 @@ def test_the_guest_sees_its_region_until_it_is_given_back(rig: DeviceRig) -> Non
     """While it is plugged the memory cannot be written, and that is said before anything is done.
 
     Two instances of one job share one region; another job is refused while the rule is one job. Whoever
-    made its file before has nothing of it.
+    was there before, by the name that older versions had, keeps nobody from it.
     """
     host = born(rig)
     rig.booted("vn1")
-    trap = f"/dev/shm/backfill-{CLUSTER}-7-{host}"
-    for argv in (["touch", trap], ["chmod", "666", trap], ["chown", "1000", trap]):
+    trapped = f"backfill-{CLUSTER}-7-{host}"
+    trap = f"/dev/shm/{trapped}"
+    for argv in (["mkdir", trap], ["touch", f"{trap}/full"], ["chown", "-R", "1000", trap]):
         rig.lab.run(host, argv, check=True)
     held = rig.provider.hold(Wanted("vn1", host, "7", "ann", regions=(4,)), Sharing.ONE_JOB)
     user = rig.provider._pool.on(host).qemu_user()
@@ -97,10 +98,11 @@ def test_the_guest_sees_its_region_until_it_is_given_back(rig: DeviceRig) -> Non
     assert not hypervisor.keeps_region("vn1")
     rig.until(lambda: rig.regions(host, "vn1") == 0)
     assert rig.regions(host, "vn2") == 1
-    assert rig.shared_files(host) == [theirs.regions[0].id]
+    assert rig.shared_files(host) == sorted([theirs.regions[0].id, trapped])
     rig.provider.delete(host, "vn2")
     assert rig.provider.holdings() == ()
-    assert rig.shared_files(host) == []
+    assert rig.shared_files(host) == [trapped]
+    rig.lab.run(host, ["rm", "-r", trap], check=True)
 
 
 def test_memory_that_is_shared_no_more_is_given_back_to_every_host(rig: DeviceRig) -> None:
@@ -114,7 +116,7 @@ def test_memory_that_is_shared_no_more_is_given_back_to_every_host(rig: DeviceRi
     held = rig.provider.hold(wanted, Sharing.ANYONE)
     assert held.regions[0].id in rig.shared_files(source)
     theirs = [f"backfill-{CLUSTER}-2-8-{source}", f"backfill-other-{CLUSTER}-8-{source}"]
-    for name in (*theirs, f"backfill-{CLUSTER}-6-{source}"):
+    for name in (*theirs, f"backfill-{CLUSTER}-6-{source}", f"backfill-{CLUSTER}-5-{source}-{'0a' * 16}"):
         rig.lab.run(source, ["touch", f"/dev/shm/{name}"], check=True)
     move_with_devices(rig.provider, source, "vn1", target)
     assert rig.shared_files(source) == theirs

@@ -116,7 +116,7 @@ def test_the_book_survives_and_goes_with_the_instance(tmp_path: Path) -> None:
 
     def choose(name: str) -> Callable[[list[Holding]], Holding | Reason]:
         wanted = Wanted(name, "bm1", "7", "ann", functions=1)
-        return lambda held: allocate(wanted, pool, held, Sharing.ANYONE, "c1")
+        return lambda held: allocate(wanted, pool, held, Sharing.ANYONE, "c1", "s1")
 
     given = DeviceBook(store).decide("vn1", choose("vn1"))
     assert isinstance(given, Holding)
@@ -131,6 +131,28 @@ def test_the_book_survives_and_goes_with_the_instance(tmp_path: Path) -> None:
     book.forget("vn2")
     book.forget("vn2")
     assert book.all() == []
+
+
+def test_what_a_region_is_called_is_for_nobody_but_its_job(tmp_path: Path) -> None:
+    """Who could guess it, or read it before there is a file, would put something of that name there."""
+    secrets = iter(("s1", "s2", "s3", "s4"))
+
+    def given(name: str, host: str, held: list[Holding]) -> Holding:
+        wanted = Wanted(name, host, "7", "ann", regions=(4, 8))
+        found = allocate(wanted, [], held, Sharing.ANYONE, "c1", next(secrets))
+        assert isinstance(found, Holding)
+        return found
+
+    first = given("vn1", "bm1", [])
+    assert [one.id for one in first.regions] == ["backfill-c1-7-bm1-s1", "backfill-c1-7.2-bm1-s1"]
+    assert given("vn2", "bm1", [first]).regions == first.regions
+    there = given("vn3", "bm2", [first])
+    assert [one.id for one in there.regions] == ["backfill-c1-7-bm2-s3", "backfill-c1-7.2-bm2-s3"]
+    assert given("vn1", "bm1", [there]).regions != first.regions
+    store = Store(str(tmp_path), "c1")
+    store.home("vn1").mkdir(parents=True)
+    DeviceBook(store).decide("vn1", lambda _: first)
+    assert (store.home("vn1") / "devices.json").stat().st_mode & 0o777 == 0o600
 
 
 def test_a_book_of_an_older_daemon_is_read(tmp_path: Path) -> None:
@@ -198,9 +220,9 @@ def test_an_instance_that_is_gone_meanwhile_holds_nothing(tmp_path: Path) -> Non
 def test_the_three_ways_of_sharing(sharing: Sharing, job: str, owner: str, refused: str) -> None:
     """EASJ, EACJ and SACJ: who may come while job 7 of ann has the host."""
     pool = [VirtualFunction("bm1", f"0000:3b:02.{i}") for i in range(4)]
-    first = allocate(Wanted("vn1", "bm1", "7", "ann", 1, (4,)), pool, [], sharing, "c1")
+    first = allocate(Wanted("vn1", "bm1", "7", "ann", 1, (4,)), pool, [], sharing, "c1", "s1")
     assert isinstance(first, Holding)
-    second = allocate(Wanted("vn2", "bm1", job, owner, 1, (4,)), pool, [first], sharing, "c1")
+    second = allocate(Wanted("vn2", "bm1", job, owner, 1, (4,)), pool, [first], sharing, "c1", "s1")
     if refused:
         assert isinstance(second, Reason)
         assert refused in sentence(second)

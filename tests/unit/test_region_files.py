@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import libvirt
 import pytest
 
 from backfill.drivers.libvirt.connection.hypervisor import Hypervisor
 from backfill.drivers.libvirt.connection.shared_memory import is_mapped, make_private
+from backfill.drivers.libvirt.devices.book import DeviceBook
+from backfill.drivers.libvirt.devices.plugging import sweep
+from backfill.drivers.libvirt.pool import Pool
 from backfill.drivers.libvirt.settings import LibvirtLimits
+from backfill.drivers.libvirt.store import Store
 from backfill.ports.errors import RefusedError
 
 NAME, QEMU = "backfill-c1-7-bm1", (64055, 106)
@@ -87,6 +94,43 @@ def test_a_running_machine_shows_what_it_has(files: Any) -> None:
     assert not is_mapped(connection, f"{NAME}.2")
     machine.destroy()
     assert not is_mapped(connection, NAME)
+
+
+class SharedFiles:
+    """A pool with one host, and what is in its shared memory; one of them cannot be removed."""
+
+    def __init__(self, root: Path, *names: str) -> None:
+        self.config = SimpleNamespace(cluster="c1")
+        self.devices = DeviceBook(Store(str(root), "c1"))
+        self.there = list(names)
+
+    def on(self, host: str) -> SharedFiles:
+        return self
+
+    def one_by_one(self, what: str) -> AbstractContextManager[None]:
+        return nullcontext()
+
+    def shared_files(self) -> list[str]:
+        return list(self.there)
+
+    def remove_shared_file(self, name: str) -> None:
+        if name.endswith("f" * 32):
+            raise RefusedError(name, "Directory not empty")
+        self.there.remove(name)
+
+
+def test_what_nobody_holds_goes_though_one_of_them_stays(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """With a secret in its name or without, as older builds had them; nobody's and another's stay."""
+    secret = "0123456789abcdef" * 2
+    full = f"backfill-c1-5-bm1-{'f' * 32}"
+    others = ["backfill-c1-2-8-bm1", f"backfill-c2-7-bm1-{secret}", f"backfill-c1-7-bm2-{secret}", "mine"]
+    gone = [NAME, "backfill-c1-7_3.2-bm1", f"{NAME}-{secret}", f"backfill-c1-7.2-bm1-{secret}"]
+    pool = SharedFiles(tmp_path, full, *others, *gone)
+    sweep(cast("Pool", pool), "bm1")
+    assert pool.there == [full, *others]
+    assert "shared memory that nobody holds stays on bm1" in caplog.text
 
 
 def test_without_a_user_to_give_it_to_nothing_is_shared() -> None:

@@ -92,22 +92,27 @@ class Holding:
         return Wanted(self.instance, host, self.job, self.owner, len(self.functions), sizes)
 
 
-def region_id(cluster: str, job: str, host: str, number: int = 1) -> str:
+def region_id(cluster: str, job: str, host: str, number: int, secret: str) -> str:
     """Instances of one job on one host share its regions, and nobody else ever has their ids.
 
-    Slurm counts jobs up, so an id does not come again while anything of it may be left.
+    With a `secret`, nobody can put a file of that name there before.
     """
     which = job if number == 1 else f"{job}.{number}"
-    return f"backfill-{cluster}-{which}-{host}"
+    return f"backfill-{cluster}-{which}-{host}-{secret}"
 
 
 def allocate(
-    wanted: Wanted, pool: Iterable[VirtualFunction], held: Iterable[Holding], sharing: Sharing, cluster: str
+    wanted: Wanted,
+    pool: Iterable[VirtualFunction],
+    held: Iterable[Holding],
+    sharing: Sharing,
+    cluster: str,
+    secret: str,
 ) -> Holding | Reason:
     """Return what the instance gets, or why it gets nothing.
 
     All or nothing: a job that expects a device must not start without it. The same question again
-    has the same answer.
+    has the same answer. `secret`: what nobody can guess, for the ids of regions that are new.
     """
     holdings = list(held)
     known = next((h for h in holdings if h.instance == wanted.instance), None)
@@ -127,8 +132,9 @@ def allocate(
     if len(free) < wanted.functions:
         counts = {"free": len(free), "every": len(every), "functions": wanted.functions}
         return because(Code.FUNCTIONS_FREE, host=wanted.host, **counts)
-    regions = tuple(
-        Region(region_id(cluster, wanted.job, wanted.host, number), size_mb)
+    fellows = (h.regions for h in there if h.job == wanted.job and h.regions and wanted.regions)
+    regions = next(fellows, None) or tuple(
+        Region(region_id(cluster, wanted.job, wanted.host, number, secret), size_mb)
         for number, size_mb in enumerate(wanted.regions, 1)
     )
     functions = tuple(free[: wanted.functions])

@@ -13,7 +13,7 @@ from typing import Any
 
 from backfill.core.model.devices import Holding, Region
 from backfill.core.model.refusals import Reason
-from backfill.drivers.libvirt.store import Store, folders_in, read_text
+from backfill.drivers.libvirt.store import Store, folders_in, read_text, write_secret
 from backfill.ports.errors import NotFoundError, UnreadableError
 
 _NAME = "devices.json"
@@ -71,7 +71,8 @@ class DeviceBook:
         path = self._store.home(name) / _NAME
         builder = path.with_suffix(".new")
         try:
-            builder.write_text(json.dumps(asdict(given)), encoding="utf-8")
+            # The names of regions are for nobody: who knows one could be there before its memory.
+            write_secret(str(builder), json.dumps(asdict(given)).encode())
             builder.replace(path)
         except FileNotFoundError as error:  # it is being deleted
             raise NotFoundError(name, "there is no such instance of ours") from error

@@ -19,6 +19,7 @@ from backfill.ports.errors import BusyError, DriverError, NoCapacityError, Unrea
 
 _POLL_S = 0.02
 _LOG = logging.getLogger("backfill.devices")
+_STAYS = "shared memory that nobody holds stays on %s: %s"
 _READABLE = (
     "every user of the host can read shared memory %s on %s, which an older version of backfill began: "
     "it stays so until its job ends"
@@ -34,7 +35,8 @@ def hold(pool: Pool, wanted: Wanted, sharing: Sharing) -> Holding:
         return _plugged(pool, wanted.host, wanted.instance)
     functions = pool.on(wanted.host).virtual_functions() if wanted.functions else []
     given = pool.devices.decide(
-        wanted.instance, lambda held: allocate(wanted, functions, held, sharing, pool.config.cluster)
+        wanted.instance,
+        lambda held: allocate(wanted, functions, held, sharing, pool.config.cluster, token_hex(16)),
     )
     if isinstance(given, Reason):
         raise NoCapacityError(wanted.instance, sentence(given))
@@ -106,6 +108,7 @@ def _move_holding(pool: Pool, old: Holding, host: str) -> Holding:
             [h for h in held if h.instance != old.instance],
             Sharing.ANYONE,
             pool.config.cluster,
+            token_hex(16),
         ),
     )
     if isinstance(given, Reason):
@@ -121,7 +124,7 @@ def room_for(pool: Pool, host: str, name: str) -> str | None:
     wanted = old.wanted_on(host)
     functions = pool.on(host).virtual_functions() if old.functions else []
     others = [h for h in pool.devices.all() if h.instance != name]
-    given = allocate(wanted, functions, others, Sharing.ANYONE, pool.config.cluster)
+    given = allocate(wanted, functions, others, Sharing.ANYONE, pool.config.cluster, "")
     return sentence(given) if isinstance(given, Reason) else None
 
 
@@ -210,12 +213,19 @@ def sweep(pool: Pool, host: str) -> None:
     libvirt never removes their files. What cannot be removed now stays for the next
     one that gives a region back there.
     """
-    ours = re.compile(rf"backfill-{re.escape(pool.config.cluster)}-\d[\d_+]*(\.\d+)?-{re.escape(host)}")
+    whose = rf"backfill-{re.escape(pool.config.cluster)}-\d[\d_+]*(\.\d+)?-{re.escape(host)}"
+    ours = re.compile(rf"{whose}(-[0-9a-f]{{32}})?")  # older versions gave names that could be guessed
+
+    def remove(name: str) -> None:
+        try:
+            pool.on(host).remove_shared_file(name)
+        except DriverError as error:  # such as a directory that somebody has filled: the others go
+            _LOG.warning(_STAYS, host, error)
+
     try:
         with pool.one_by_one(f"regions of {host}"):
-            hypervisor = pool.on(host)
-            found = [name for name in hypervisor.shared_files() if ours.fullmatch(name)]
+            found = [name for name in pool.on(host).shared_files() if ours.fullmatch(name)]
             if found:
-                pool.devices.for_unheld(found, hypervisor.remove_shared_file)
+                pool.devices.for_unheld(found, remove)
     except DriverError as error:
-        _LOG.warning("shared memory that nobody holds stays on %s: %s", host, error)
+        _LOG.warning(_STAYS, host, error)

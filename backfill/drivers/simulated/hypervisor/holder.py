@@ -25,6 +25,7 @@ class SimulatedHolder:
         self.plugged: dict[str, str] = {}  # instance -> host whose devices are in its guest
         self.hooks: list[tuple[str, str, str]] = []  # what guests were told: host, name, when
         self._held: dict[str, Holding] = {}
+        self._secrets = 0
 
     def virtual_functions(self, host: str) -> tuple[VirtualFunction, ...]:
         """Those of one host."""
@@ -46,7 +47,10 @@ class SimulatedHolder:
         return self._held[wanted.instance]
 
     def _allocate(self, wanted: Wanted, sharing: Sharing) -> None:
-        given = allocate(wanted, self.functions, self._held.values(), sharing, self._cluster)
+        self._secrets += 1
+        given = allocate(
+            wanted, self.functions, self._held.values(), sharing, self._cluster, str(self._secrets)
+        )
         if isinstance(given, Reason):
             raise NoCapacityError(wanted.instance, sentence(given))
         self._held[wanted.instance] = given
@@ -84,7 +88,7 @@ class SimulatedHolder:
         if old is None or old.host == host:
             return None
         others = [h for h in self._held.values() if h.instance != name]
-        given = allocate(old.wanted_on(host), self.functions, others, Sharing.ANYONE, self._cluster)
+        given = allocate(old.wanted_on(host), self.functions, others, Sharing.ANYONE, self._cluster, "")
         return sentence(given) if isinstance(given, Reason) else None
 
     def _shown(self, instance: SimInstance) -> Instance:
