@@ -23,7 +23,16 @@ from backfill.ui.commands import doctor
 from backfill.ui.commands.hook_check import Found
 from backfill.ui.commands.options_check import OptionsFound
 from backfill.ui.doctor.examination import examine
-from backfill.ui.doctor.facts import Facts, HostFacts, ImageFacts, PlaceFacts, PoolFacts, SlurmFacts, Who
+from backfill.ui.doctor.facts import (
+    PROTECTIONS,
+    Facts,
+    HostFacts,
+    ImageFacts,
+    PlaceFacts,
+    PoolFacts,
+    SlurmFacts,
+    Who,
+)
 from backfill.ui.doctor.findings import Defect, Grade
 from backfill.ui.doctor.guest_life import mending
 from backfill.ui.doctor.look import image_facts
@@ -110,6 +119,7 @@ def test_a_sound_site_has_no_finding(tmp_path: Path) -> None:
     assert examine(sound(tmp_path)).all == []
     assert examine(_own_key(_raw(AuthType="auth/slurm")(sound(tmp_path)))).all == []
     assert examine(_closed(sound(tmp_path))).all == []
+    assert examine(_protected(protected_symlinks="1\n", protected_regular="2\n")(sound(tmp_path))).all == []
     assert examine(_asking(PoolFacts(token_left_s=1e8))(sound(tmp_path))).all == []
 
 
@@ -176,6 +186,16 @@ def _folder(path: str, folder: HostFolder) -> Plant:
         inspection = facts.hosts[0].inspection
         assert inspection is not None
         return _on_host(folders={**inspection.folders, path: folder})(facts)
+
+    return plant
+
+
+def _protected(**settings: str) -> Plant:
+    """A host where machines share memory, and what its kernel does about files of others."""
+
+    def plant(facts: Facts) -> Facts:
+        told = _folder(PROTECTIONS, HostFolder(texts=settings))(facts)
+        return replace(told, hosts=tuple(replace(h, exposed="the memory (/dev/shm)") for h in told.hosts))
 
     return plant
 
@@ -322,6 +342,8 @@ PLANTS: tuple[tuple[Defect, str, Plant], ...] = (
     (Defect.CPU_MODEL, "processor", _on_host(cpu_models=frozenset({"Conroe"}))),
     (Defect.FOREIGN_GUEST, "name", _on_host(domains=frozenset({"vn2", "mail"}))),
     (Defect.ADDRESS_TAKEN, "address", _facts(taken={"vn3": "10.0.1.3"})),
+    (Defect.LINKS, "memory", _protected(protected_symlinks="0\n", protected_regular="0\n")),
+    (Defect.LINKS, "here", _facts(exposed="/tmp/own", protections={"protected_hardlinks": "0\n"})),
     (Defect.CONTROLLER_SILENT, "port", _facts(controller_problems={"10.0.0.1:6817": "refused"})),
     (Defect.SALT, "salt", _facts(salt_problem="salt: no master; start salt-master")),
     (Defect.POOL_TOKEN, "/t", _asking(PoolFacts("the HTCondor pool: no token; make one"))),

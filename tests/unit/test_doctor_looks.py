@@ -53,3 +53,11 @@ def test_an_address_answers_whether_it_takes_or_refuses() -> None:
     assert network.connect_problem(f"127.0.0.1:{port}") is not None
     assert network.listen_problem(f"127.0.0.1:{port}") is None
     assert network.listen_problem(f"192.0.2.1:{port}") is not None
+
+
+def test_what_is_where_everybody_may_write_is_exposed(tmp_path: Path) -> None:
+    """At any depth: who makes the first directory of a path has all of it."""
+    assert places.exposed("/srv/backfill", "", "/dev/shm/a/b", "/tmp/c") == "/dev/shm/a/b"
+    assert places.exposed("/srv/backfill", "/tmpfs", "/var/lib/backfill") == ""
+    (tmp_path / "protected_symlinks").write_text("0\n")
+    assert places.protections(tmp_path) == {"protected_symlinks": "0\n"}

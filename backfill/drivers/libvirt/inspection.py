@@ -153,9 +153,9 @@ def _file(volume: Any) -> HostFile:
 
 
 def _text(connection: Any, volume: Any) -> str:
-    """Read a small file of the host."""
+    """Read a small file of the host; one without a size, such as those of the kernel's, to its end."""
     size = volume.info()[1]
-    if not 0 < size <= _MOST_TEXT:
+    if size > _MOST_TEXT:
         return ""
     stream = connection.newStream()
     volume.download(stream, 0, size)

@@ -45,6 +45,7 @@ CHECKS: tuple[tuple[str, Look, Sight], ...] = (
     ("directories can be written", machine.directories, Sight.OWN),
     ("images are there and whole", machine.images, Sight.OWN),
     ("hosts see directories and images", hosts.shared_files, Sight.HOSTS),
+    ("links of others are not followed", hosts.links, Sight.HOSTS),
     ("addresses are free, and lead to slurmctld", machine.addresses, Sight.OWN),
     ("a hook is heard", slurm.hooks, Sight.SLURM),
     ("users can ask for machines of their own", slurm.options, Sight.OWN),

@@ -86,10 +86,15 @@ class ImageFacts:
     slurmd: str = ""
 
 
+# Settings of the kernel about files of others in directories where everybody may write (proc_sys_fs(5)).
+PROTECTIONS = "/proc/sys/fs"
+PROTECTED = ("protected_symlinks", "protected_hardlinks", "protected_regular")
+
+
 @dataclass(frozen=True, slots=True)
 class HostFacts:
     """A host. `problem`: why it does not answer; `ours`: our instances there; `marker`: a file that
-    was put into its directory a moment ago."""
+    was put into its directory a moment ago; `exposed`: what of ours is where everybody may write."""
 
     name: str
     problem: str = ""
@@ -97,6 +102,7 @@ class HostFacts:
     inspection: HostInspection | None = None
     directory: str = ""
     marker: str = ""
+    exposed: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,6 +134,8 @@ class Facts:
     state_files: tuple[str, ...] = ()  # what lies there and is closed to the daemon's user
     socket_problem: str | None = None
     listen_problem: str | None = None
+    exposed: str = ""  # what of ours is here where everybody may write
+    protections: Mapping[str, str] = field(default_factory=dict)  # PROTECTED here, as far as there are any
     lease: PlaceFacts | None = None
     images: Mapping[str, ImageFacts] = field(default_factory=dict)
     directories: Mapping[str, PlaceFacts] = field(default_factory=dict)

@@ -115,6 +115,10 @@ class Defect(Option):
     )
     DIRECTORY_FULL = "directory-full", "An instance's memory does not fit, so that no suspend works."
     DIRECTORY_CLOSED = "directory-closed", "QEMU runs as a user who may not enter there: no guest starts."
+    LINKS = (
+        "links",
+        "Whoever puts a link or a file there before us has us write elsewhere, or into what is theirs.",
+    )
     FILES_CLOCK = "files-clock", "Files there seem to come from another time; claims and leases are dated."
     HOST_CLOCK = (
         "host-clock",

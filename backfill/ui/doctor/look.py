@@ -11,7 +11,7 @@ import re
 import shutil
 import socket
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -34,7 +34,17 @@ from backfill.ui.commands.file_check import foreign_files
 from backfill.ui.commands.hook_check import Found, check_hooks
 from backfill.ui.commands.options_check import check_options
 from backfill.ui.doctor import network, places
-from backfill.ui.doctor.facts import Facts, HostFacts, ImageFacts, PlaceFacts, PoolFacts, SlurmFacts, Who
+from backfill.ui.doctor.facts import (
+    PROTECTED,
+    PROTECTIONS,
+    Facts,
+    HostFacts,
+    ImageFacts,
+    PlaceFacts,
+    PoolFacts,
+    SlurmFacts,
+    Who,
+)
 
 _BESIDE = ("slurm.conf", "cgroup.conf")
 _PACKAGES = "packages.lock"
@@ -84,9 +94,18 @@ def _own_machine(facts: Facts) -> Facts:
         socket_problem=_socket_problem(config),
         listen_problem=network.listen_problem(config.daemon.listen) if config.daemon.listen else None,
         images={name: image_facts(entry) for name, entry in images.items()},
+        exposed=places.exposed(*_own_directories(config)),
+        protections=places.protections(),
         salt_problem=_salt_problem(config),
         pool=_pool(config),
     )
+
+
+def _own_directories(config: Config) -> Iterator[str]:
+    yield from (config.daemon.state_dir, config.daemon.socket, str(config.slurm.hooks.directory))
+    if config.libvirt is not None:
+        yield config.libvirt.directory
+        yield from (host.directory for host in config.hosts)
 
 
 def _made_by_the_unit(place: PlaceFacts, below: str) -> PlaceFacts:
@@ -207,11 +226,21 @@ def _host(facts: Facts, host: HostFacts, seen: HostObservation | None) -> HostFa
     for image in facts.images.values():
         folders |= {str(Path(place.path).parent): () for place in image.files.values()}
     folders[str(conf.parent)] = (*_BESIDE, facts.config.slurm.include)
+    if found := _exposed(facts.config, host.directory):
+        host = replace(host, exposed=found)
+        folders[PROTECTIONS] = PROTECTED
     try:
         seen_there = inspect(host.name, entry.uri, settings.limits, settings.hardware, folders)
     except DriverError as error:
         return replace(host, problem=str(error))
     return replace(host, inspection=seen_there)
+
+
+def _exposed(config: Config, directory: str) -> str:
+    policies = config.policies
+    if policies.own_machines.enabled or any(rule.region_mb for rule in policies.devices.entries):
+        return "the memory that machines share (/dev/shm)"
+    return places.exposed(directory)
 
 
 # --- Slurm -----------------------------------------------------------------------------------------

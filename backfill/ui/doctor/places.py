@@ -9,12 +9,13 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from backfill.ui.doctor.facts import PlaceFacts
+from backfill.ui.doctor.facts import PROTECTED, PROTECTIONS, PlaceFacts
 
 _START = 0x210  # as far as a kernel's mark
 _MB = 1024 * 1024
 _OTHERS_ENTER = 0o001
 _FSTAB = Path("/etc/fstab")
+_OPEN = ("/tmp", "/var/tmp", "/dev/shm")  # noqa: S108 - where everybody may write
 
 
 def read_file(path: str) -> PlaceFacts:
@@ -57,6 +58,20 @@ def may_write(path: str) -> PlaceFacts:
         return PlaceFacts(path, f"{place} is no directory", there)
     problem = "" if os.access(place, os.W_OK | os.X_OK) else f"it may not write {place}"
     return PlaceFacts(path, problem, there, free_mb=_free_mb(place))
+
+
+def exposed(*paths: str) -> str:
+    """Return the first of these that is somewhere where everybody may write; empty: none is."""
+    return next((path for path in paths if any(Path(path).is_relative_to(place) for place in _OPEN)), "")
+
+
+def protections(folder: Path = Path(PROTECTIONS)) -> dict[str, str]:
+    """Read this machine's settings about files of others; a kernel may lack one."""
+    found = {}
+    for name in PROTECTED:
+        with contextlib.suppress(OSError):
+            found[name] = (folder / name).read_text()
+    return found
 
 
 def _free_mb(path: Path) -> float:

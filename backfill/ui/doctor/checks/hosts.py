@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import PurePath
 
 from backfill.config.model import DomainType, LibvirtEntry, Provider
-from backfill.ui.doctor.facts import Facts, HostFacts, PlaceFacts
+from backfill.ui.doctor.facts import PROTECTED, PROTECTIONS, Facts, HostFacts, PlaceFacts
 from backfill.ui.doctor.findings import Defect, Finding, Grade
 
 
@@ -162,3 +162,20 @@ def _difference(host: HostFacts, place: PlaceFacts) -> str | None:
     if there.size != place.size:
         return f"{path} has {there.size} bytes on {host.name}, and {place.size} here"
     return None
+
+
+def links(facts: Facts) -> Iterator[Finding]:
+    """Where everybody may write, no link or file of somebody else is taken for ours."""
+    yield from _unprotected("this machine", facts.exposed, facts.protections)
+    for host in facts.hosts:
+        if host.inspection is not None and (seen := host.inspection.folders.get(PROTECTIONS)):
+            yield from _unprotected(host.name, host.exposed, seen.texts)
+
+
+def _unprotected(where: str, exposed: str, settings: Mapping[str, str]) -> Iterator[Finding]:
+    off = [name for name in PROTECTED if settings.get(name, "").strip() == "0"]
+    if exposed and off:
+        has, lines = ", ".join(f"fs.{name}=0" for name in off), " ".join(f"fs.{name}=1" for name in off)
+        what = f"{where} has {has}, and everybody may write where {exposed} is"
+        mend = f"on {where}: printf '%s\\n' {lines} >/etc/sysctl.d/60-backfill.conf; sysctl --system"
+        yield Finding(Defect.LINKS, where, what, mend, Grade.ADVICE)
