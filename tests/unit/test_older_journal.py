@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -58,6 +59,21 @@ def test_the_timelines_begin_anew(tmp_path: Any, monkeypatch: pytest.MonkeyPatch
     assert after == _drawn(History(), copy) != before
     copy.journal.append(records[len(records) // 2 :])
     assert _drawn(history, copy) == _drawn(History(), copy) != after
+
+
+def test_the_timelines_begin_anew_however_far_the_copy_has_grown(
+    tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before anybody looked it had more records than were read: what is between is missed by no one."""
+    monkeypatch.setattr("backfill.ui.web.history._TOLD_EVERY_S", -1.0)
+    with living(tmp_path) as daemon:
+        parked(daemon)
+        records = [*daemon.journal.read()]
+    history, read = History(), records[: len(records) // 2]
+    before = _drawn(history, Teller(read))
+    later = [replace(record, at_s=record.at_s + 100.0) for record in records]
+    copy = Teller([*records[: len(records) // 4], *later])
+    assert _drawn(history, copy) == _drawn(History(), copy) != before
 
 
 def test_a_stream_goes_on_with_what_comes(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,6 +21,7 @@ from backfill.ui.web.asker import Asker
 _MOST_EVENTS, _SPARE, _PAGE, _PAGES_AT_ONCE = 20_000, 2_000, 1000, 20
 _MOST_ROWS = 2000
 _TOLD_EVERY_S = 1.5
+_NAMED = ("id", "at_s", "kind", "subject")
 
 # After Okabe and Ito, with a pattern of timelines.js besides. Jobs first; the third has no name on it.
 _LOOKS: tuple[tuple[StretchKind, str, str, str], ...] = (
@@ -55,6 +56,7 @@ class History:
         self._builder = TimelineBuilder(story=False)
         self._at_s: deque[float] = deque()  # when the remembered events were
         self._read_to = 0
+        self._last: dict[str, Any] = {}  # the event that was read last, without what it says
         self._told: tuple[float, Drawn] | None = None
         self._busy = asyncio.Lock()
 
@@ -72,6 +74,8 @@ class History:
     async def _catch_up(self, asker: Asker, standing: list[tuple[str, str | None]]) -> None:
         """Read the latest at first, then what has come since."""
         self._builder.stand(standing)
+        if self._read_to and await self._is_another(asker):
+            self._forget()
         if not self._read_to:
             await self._begin(asker)
             return
@@ -79,14 +83,26 @@ class History:
             # Asked for by nobody else, so no answer is kept for others.
             answer = await asker.ask("events", after=self._read_to, before=0, limit=_PAGE)
             if answer["newest"] < self._read_to:  # it is another journal: an older copy was put back
-                self._builder, self._read_to = TimelineBuilder(story=False), 0
-                self._at_s.clear()
+                self._forget()
                 await self._catch_up(asker, standing)
                 return
             await asyncio.to_thread(self._take, answer["events"])
             self._read_to = max(self._read_to, answer["read_to"])
             if not answer["more"]:
                 return
+
+    async def _is_another(self, asker: Asker) -> bool:
+        """Return True if the journal lacks what was read last: an older copy was put back, however far it
+        has grown since."""
+        last = self._last.get("id", 0)
+        if not last:
+            return False
+        answer = await asker.ask("events", after=last - 1, before=last + 1, limit=1)
+        return [_named(event) for event in answer["events"]] != [self._last]
+
+    def _forget(self) -> None:
+        self._builder, self._read_to, self._last = TimelineBuilder(story=False), 0, {}
+        self._at_s.clear()
 
     async def _begin(self, asker: Asker) -> None:
         """Read backwards; the pages wait, packed, until the oldest one is there."""
@@ -108,6 +124,7 @@ class History:
 
     def _take(self, events: Iterable[dict[str, Any]]) -> None:
         for event in events:
+            self._last = _named(event)
             if event["kind"] == "refusal":
                 continue  # it changes no picture
             self._builder.add(Record(event["at_s"], event["kind"], event["subject"], event["body"]))
@@ -118,8 +135,12 @@ class History:
             self._builder.forget(self._at_s[0])
 
 
+def _named(event: dict[str, Any]) -> dict[str, Any]:
+    return {key: event[key] for key in _NAMED}
+
+
 def _packed(events: list[dict[str, Any]]) -> bytes:
-    told = [{key: event[key] for key in ("at_s", "kind", "subject", "body")} for event in events]
+    told = [{key: event[key] for key in (*_NAMED, "body")} for event in events]
     return zlib.compress(json.dumps(told).encode(), 1)
 
 
