@@ -94,6 +94,30 @@ def test_instants_are_read_as_utc() -> None:
     assert parse_instant_s("Unknown") is None
 
 
+@pytest.mark.parametrize("offset", ["+0100", "+01:00", "+01", "+01:00:00"])
+def test_an_offset_from_utc_counts(offset: str, tmp_path: Path) -> None:
+    """As SLURM_TIME_FORMAT=%FT%T%z has it: these are no local times of an unknown zone."""
+    assert parse_instant_s(f"1970-01-02T01:00:01{offset}") == 86401
+    assert parse_instant_s("1970-01-02T00:00:01Z") == 86401
+    dump = tmp_path / "dump"
+    head = "JobID|Submit|Start|ElapsedRaw|AllocCPUS\n"
+    # The clocks are put back between these.
+    times = ("2024-10-27T02:30:00+0200|2024-10-27T02:30:00+0100", f"2024-10-28T00:00:00{offset}|Unknown")
+    dump.write_text(head + "".join(f"{i}|{two}|60|1\n" for i, two in enumerate(times, 1)))
+    trace = read_sacct(dump, starts=True)
+    assert not trace.wall
+    assert trace.starts is not None
+    assert trace.starts[0] - trace.submit[0] == 3600
+    assert (trace.submit[1] - trace.submit[0]) == 22.5 * 3600
+    dump.write_text(head + "1|2024-10-27T02:30:00|Unknown|60|1\n")
+    assert read_sacct(dump).wall
+    dump.write_text(head + "1|2024-10-27T02:30:00|2024-10-27T02:30:00+0100|60|1\n")
+    with pytest.raises(
+        TraceError, match=r"dump:2: it has times with and without an offset from UTC; correct"
+    ):
+        read_sacct(dump)
+
+
 def test_tres_counts() -> None:
     """The count of CPUs is found among the others, and is 0 where it is not told."""
     assert parse_tres_count("billing=1,cpu=4,mem=7996M,node=1", "cpu") == 4

@@ -184,8 +184,17 @@ def _parse(row: Row) -> SacctJob:
             *(get(column, "") for column in ("User", "Account", "QOS")),
             0 if memory_mb is None else ceil(memory_mb),
         ),
-        wall=not (get("Submit") or get("Start", "")).isdecimal(),
+        wall=_is_wall([get("Submit", ""), get("Start", "")]),
     )
+
+
+def _is_wall(texts: list[str]) -> bool:
+    """Return True if these times are of a zone that they do not tell. ValueError: some of them tell it."""
+    known = [text for text in texts if text.lower() not in UNKNOWN]
+    zoned = [text for text in known if text.isdecimal() or datetime.fromisoformat(text).tzinfo is not None]
+    if zoned and len(zoned) < len(known):
+        raise ValueError("it has times with and without an offset from UTC")
+    return bool(known) and not zoned
 
 
 @lru_cache
@@ -299,16 +308,18 @@ def _count_tasks(text: str) -> int:
 def parse_instant_s(text: str) -> int | None:
     """Return seconds since 1970 of `2019-12-11T20:35:17` or of a plain number; None if unknown.
 
-    sacct prints local time without a zone. It is read as if it were UTC: the same result on
-    every machine, and differences are right except across a change of summer time.
+    sacct prints local time, without a zone unless SLURM_TIME_FORMAT has %z (`…17+0100`). Without, it is
+    read as if it were UTC: the same result on every machine, and differences are right except across a
+    change of summer time.
     """
     if text.lower() in UNKNOWN:
         return None
     if text.isdecimal() and len(text) <= DIGITS:
         return int(text)
     try:
-        return int(datetime.fromisoformat(text).replace(tzinfo=UTC).timestamp())
-    except ValueError:
+        at = datetime.fromisoformat(text)
+        return int((at if at.tzinfo is not None else at.replace(tzinfo=UTC)).timestamp())
+    except (ValueError, OverflowError):
         raise ValueError(f"{text!r} is no time") from None
 
 
