@@ -1,8 +1,9 @@
 # The cluster's time server, between the site's and the nodes. `local`: nodes agree with the controller even when it is cut off.
 {% from "backfill/service.jinja" import follow with context %}
+{% from "backfill/chrony.jinja" import chrony with context %}
 time-server:
   file.managed:
-    - name: /etc/chrony/chrony.conf
+    - name: {{ chrony.conf }}
     - mode: '0644'
     - makedirs: true
     - backup: minion
@@ -18,4 +19,4 @@ time-server:
         makestep 1 3
         driftfile /var/lib/chrony/chrony.drift
         rtcsync
-{{ follow('time', 'chrony', 'chronyd', ['time-server']) }}
+{{ follow('time', chrony.service, 'chronyd', ['time-server']) }}

@@ -1,8 +1,9 @@
 # The clock follows the servers that the pillar names; after a pause it is stepped at once, however far it is off.
 {% from "backfill/service.jinja" import follow with context %}
+{% from "backfill/chrony.jinja" import chrony with context %}
 time-client:
   file.managed:
-    - name: /etc/chrony/chrony.conf
+    - name: {{ chrony.conf }}
     - mode: '0644'
     - makedirs: true
     - backup: minion
@@ -17,4 +18,4 @@ time-client:
         {%- if grains['backfill']['kind'] == 'virtual' %}
         pidfile /run/chronyd.pid
         {%- endif %}
-{{ follow('time', 'chrony', 'chronyd', ['time-client']) }}
+{{ follow('time', chrony.service, 'chronyd', ['time-client']) }}

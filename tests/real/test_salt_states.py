@@ -5,8 +5,9 @@ from __future__ import annotations
 import copy
 import json
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import pytest
@@ -40,18 +41,24 @@ class Renderer:
         assert self._process.stdout is not None
         return json.loads(self._process.stdout.readline())
 
-    def __call__(self, role: str, kind: str, pillar: object = None) -> dict[str, Any]:
-        """The low state, or errors; `pillar` replaces `_PILLAR`."""
-        self.order({"role": role, "kind": kind}, pillar)
+    def __call__(self, role: str, kind: str, pillar: object = None, **more: str) -> dict[str, Any]:
+        """The low state, or errors; `pillar` replaces `_PILLAR`, `more` are grains of Salt's own."""
+        self.order({"role": role, "kind": kind}, pillar, more=more)
         answer: dict[str, Any] = self._read()
         return answer
 
-    def order(self, grains: dict[str, str], pillar: object = None, number: int = 1) -> None:
+    def order(
+        self,
+        grains: dict[str, str],
+        pillar: object = None,
+        number: int = 1,
+        more: Mapping[str, str] = MappingProxyType({}),
+    ) -> None:
         """Ask for a rendering and wait for nothing."""
         request = {
             "number": number,
             "verb": "render",
-            "grains": {"backfill": grains},
+            "grains": {"backfill": grains, **more},
             "states": str(_STATES),
             "pillar": str(_STATES / "pillar"),
             "given": _PILLAR if pillar is None else pillar,
@@ -158,6 +165,22 @@ def test_the_clock_is_taken_over_where_the_pillar_says_whom_to_follow(render: Re
     assert "server 10.77.0.1 iburst" in node["contents"]
     assert "pidfile" not in node["contents"]  # systemd's unit waits for the one that it names
     assert (head["backup"], node["backup"]) == ("minion", "minion")
+
+
+@pytest.mark.parametrize("role", ["controller", "node"])
+def test_chrony_is_where_the_distribution_has_it(render: Renderer, role: str) -> None:
+    """On metal; a guest's is always the same, as the master renders its states too."""
+    pillar = with_values("time", upstream=["ntp.site"])
+    for family, conf, service in (
+        ("Debian", "/etc/chrony/chrony.conf", "chrony"),
+        ("RedHat", "/etc/chrony.conf", "chronyd"),
+    ):
+        found = render(role, "metal", pillar, os_family=family)
+        assert {name for name in owned(found) if name.endswith("chrony.conf")} == {conf}
+        (follows,) = (s for s in found["states"] if s["__id__"] == "time")
+        assert (follows["state"], follows["name"]) == ("service", service)
+    virtual = owned(render("node", "virtual", pillar, os_family="RedHat"))
+    assert "/etc/chrony/chrony.conf" in virtual
 
 
 def test_exports_are_for_the_named_networks_and_root_is_nobody_there(render: Renderer) -> None:
