@@ -30,7 +30,7 @@ MEANINGS = (
     (BAD_DATA, "a policy file, trace or scenario has mistakes, or a file cannot be written"),
     (UNAVAILABLE, "no daemon, Slurm or hypervisor answers, or the daemon cannot continue"),
     (NO_PERMISSION, "you may not do this"),
-    (BAD_CONFIG, "the daemon refuses its policy file"),
+    (BAD_CONFIG, "the daemon refuses its policy file, or the web service lacks a package"),
     (INTERRUPTED, "interrupted, or nobody reads the output any more"),
 )
 # What a user may set in the environment, and what it says.

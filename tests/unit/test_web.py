@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 import socket
+import sys
 import threading
 from collections.abc import Iterator
 from dataclasses import replace
@@ -410,3 +411,15 @@ def test_the_daemon_says_of_which_kind_its_errors_are(daemon: LivingDaemon) -> N
 
     assert kind("explain", subject="vn77") == "unknown"
     assert kind("events", limit="many") == "unreadable"
+
+
+def test_without_its_packages_the_service_ends_for_good(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One sentence, and a status after which its unit does not try again each five seconds."""
+    monkeypatch.setitem(sys.modules, "uvicorn", None)
+    status = main(["web"])
+    assert capsys.readouterr().err == "backfill: uvicorn is not installed; pip install 'backfill[web]'\n"
+    unit = (ROOT / "config/backfill-web.service").read_text()
+    (kept,) = re.findall(r"^RestartPreventExitStatus=(.*)$", unit, re.MULTILINE)
+    assert str(status) in kept.split()
