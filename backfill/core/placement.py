@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from math import inf, nextafter
 
 from backfill.core.model.cluster import Node, NodeBase, end_s
@@ -58,25 +58,31 @@ def out_of_reach(world: World, host: str, limits: Limits) -> Reason | None:
     return None
 
 
-def closed(world: World, host: str, limits: Limits, node: ManagedNode | None = None) -> Reason | None:
-    """Return why no instance may come to `host` now, if none may; or that of this node go on there."""
+def closed(
+    world: World, host: str, limits: Limits, node: ManagedNode | None = None, *, beside: bool = False
+) -> Reason | None:
+    """Return why no instance may come to `host` now, if none may; or that of this node go on there.
+
+    `beside`: there is room for it beside the jobs that have the host.
+    """
     why = out_of_reach(world, host, limits)
     if why is not None or (node is not None and world.inside(node)):
         return why
-    if takers := world.takers(host):
+    if not beside and (takers := world.takers(host)):
         return because(Code.HOST_TAKEN, host=host, jobs=tuple(takers))
-    return _shut(world, host, world.hosts[host].node)
+    bases = (NodeBase.IDLE, NodeBase.MIXED) if beside else (NodeBase.IDLE,)
+    return _shut(world, host, world.hosts[host].node, bases)
 
 
-def _shut(world: World, host: str, node_name: str | None) -> Reason | None:
-    """Return why the host's own Slurm node forbids company, if it does."""
+def _shut(world: World, host: str, node_name: str | None, bases: Collection[NodeBase]) -> Reason | None:
+    """Return why the host's own Slurm node forbids company, if it does: it may be in these states."""
     if node_name is None:
         return None
     node = world.nodes.get(node_name)
     if node is None:
         return because(Code.NODE_UNKNOWN, host=host, node=node_name)
     planned = "PLANNED" in node.flags and not node.planned_s
-    if node.base is not NodeBase.IDLE or node.drained or planned or node.flags & _SHUT_FLAGS:
+    if node.base not in bases or node.drained or planned or node.flags & _SHUT_FLAGS:
         said = Words(node.reason)
         return because(Code.NODE_SHUT, node=node_name, state=node.state_text, said=said)
     return None

@@ -13,7 +13,11 @@ class Extent(Option):
     """How far a host is cleared for a job that got it."""
 
     HOST = "host", "every instance leaves"
-    NEEDED = "needed", "only as many as the job's CPUs and memory need; costs one query to Slurm"
+    NEEDED = (
+        "needed",
+        "only as many as the job's CPUs and memory need, and whoever has room beside it returns; "
+        "costs one query to Slurm",
+    )
 
 
 class Prefer(Option):

@@ -304,10 +304,6 @@ class PlanBuilder:
         """Return the present rung of a node: one that would start its jobs anew spares the protected."""
         return present_rung(self.world, self.policies, node)
 
-    def is_free_for(self, node: ManagedNode) -> bool:
-        """Return True if nobody but the node may use its host's CPUs now, or its part of them."""
-        return not self.unread and not self.taken_from(node)
-
     def stopped(self, node: ManagedNode) -> bool:
         """Return True if the node's instance stands still with its work kept."""
         instance = self.instance(node)

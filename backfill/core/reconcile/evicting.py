@@ -58,7 +58,7 @@ from backfill.core.reconcile.held_jobs import (
 from backfill.core.reconcile.held_limits import tell_stopped
 from backfill.core.reconcile.moves import NoMove, whereto
 from backfill.core.reconcile.own_machines import kept_off
-from backfill.core.reconcile.pressure import hold_back, only_claimed, why_taken
+from backfill.core.reconcile.pressure import has_room_beside, hold_back, is_free_for, only_claimed, why_taken
 from backfill.core.reconcile.reasons import not_lost_yet, out_of_service
 
 _PUT_OFF = "still paused, because its node did not come back well; it is tried again by itself"
@@ -138,7 +138,7 @@ def _worked_late(builder: PlanBuilder, node: ManagedNode, instance: Instance) ->
 def _stays(builder: PlanBuilder, node: ManagedNode) -> bool:
     """Return True if it need not leave a host that was given back; one whose return has just come to
     nothing stands still there all the same."""
-    free = builder.is_free_for(node) and node.name not in builder.world.closed
+    free = is_free_for(builder, node) and node.name not in builder.world.closed
     if not free or node.order is not None or kept_off(builder, node) is not None:
         return False
     next_s = node.retry.not_before_s
@@ -446,10 +446,11 @@ def _stands_too_long(builder: PlanBuilder, node: ManagedNode) -> bool:
 
 def _wanted(builder: PlanBuilder, node: ManagedNode) -> Reason | None:
     """Return what keeps its CPUs from it, if anything: all that would throttle it again."""
-    busy = closed(builder.world, node.host, builder.policies.limits, node)
+    beside = has_room_beside(builder, node)
+    busy = closed(builder.world, node.host, builder.policies.limits, node, beside=beside)
     if busy is not None and busy.code is Code.NODE_SHUT and out_of_service(builder, node.host):
         busy = None  # as for who is at work when its host is drained: nobody has it
-    if not busy and builder.taken_from(node):
+    if not busy and not is_free_for(builder, node):
         busy = why_taken(builder, node.host)
     if not busy and node.name in builder.world.closed:
         busy = because(Code.CLOSED, subject=node.name, said=Words(builder.world.closed[node.name]))

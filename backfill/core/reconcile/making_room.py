@@ -23,6 +23,7 @@ from backfill.core.reconcile.orders import (
     need_of_member,
     places_on,
 )
+from backfill.core.reconcile.pressure import is_free_for
 from backfill.core.reconcile.turns import comes_first, lacks_room
 from backfill.core.room import NOTHING_MORE, NodeNeed, forbidden, need_of, places_now, room
 
@@ -44,7 +45,7 @@ def _seeks_room(builder: PlanBuilder, node: ManagedNode) -> bool:
         return False
     builder.awaits(Topic.READING)
     stays = node.order is not None or node.condemned is not None or node.name in builder.world.closed
-    if stays or not builder.taken_from(node) or not ladder_of(builder.policies, node).migrates:
+    if stays or is_free_for(builder, node) or not ladder_of(builder.policies, node).migrates:
         return False
     kept = kept_in_memory(builder.instance(node)) or builder.budget_full()
     return kept is None and in_vain(builder, node, node.held, doubtful=True) is not None

@@ -17,6 +17,7 @@ from backfill.core.model.refusals import Code, Reason, because, limit, no_host
 from backfill.core.picture import named
 from backfill.core.policy import PolicySet
 from backfill.core.reconcile.builder import PlanBuilder, members
+from backfill.core.reconcile.pressure import is_free_for
 from backfill.core.room import never, own_need, places_ever
 from backfill.core.world import World
 
@@ -218,7 +219,7 @@ def kept_off(builder: PlanBuilder, node: ManagedNode) -> Reason | None:
         return None
     for other in members(builder, fleet):
         away = other.name != node.name and other.phase in _STANDS
-        if away and (not builder.is_free_for(other) or other.name in builder.world.closed):
+        if away and (not is_free_for(builder, other) or other.name in builder.world.closed):
             return because(Code.FELLOW_KEPT_OFF, node=other.name, host=other.host)
     return None
 

@@ -55,7 +55,7 @@ from backfill.core.reconcile.held_jobs import (
 from backfill.core.reconcile.held_limits import keep_alive
 from backfill.core.reconcile.moves import NoMove, whereto
 from backfill.core.reconcile.own_machines import kept_off
-from backfill.core.reconcile.pressure import only_claimed, stop_where_wanted
+from backfill.core.reconcile.pressure import has_room_beside, is_free_for, only_claimed, stop_where_wanted
 from backfill.core.reconcile.reasons import drained_for_long, most_drained_s
 from backfill.core.room import crowded
 from backfill.core.world import World
@@ -204,7 +204,7 @@ def _suspend_again(builder: PlanBuilder, node: ManagedNode, seen: Node, going: S
 
 def _wait_aside(builder: PlanBuilder, node: ManagedNode, instance: Instance, unsuspended: Way | None) -> None:
     """Its own host is busy: go on elsewhere, or by the ladder."""
-    if waits_to_return(builder, node) and builder.is_free_for(node):
+    if waits_to_return(builder, node) and is_free_for(builder, node):
         return  # its host is not what it waits for
     if unsuspended is Way.REQUEUE:
         _give_to_queue(builder, node)
@@ -247,14 +247,15 @@ def _pardoned(builder: PlanBuilder, node: ManagedNode, verdict: Verdict) -> bool
 
 def _host_is_free_again(builder: PlanBuilder, node: ManagedNode) -> bool:
     """Return True if it can go back when some time is over: its jobs need not start over."""
-    free = builder.is_free_for(node) and not builder.budget_full() and not drained_for_long(builder, node)
+    free = is_free_for(builder, node) and not builder.budget_full() and not drained_for_long(builder, node)
     return free and node.name not in builder.world.closed
 
 
 def _go_back(builder: PlanBuilder, node: ManagedNode) -> bool:
     """Return to its own host once that has been free for long enough."""
     world, policies = builder.world, builder.policies
-    reason = closed(world, node.host, policies.limits, node)
+    beside = has_room_beside(builder, node)
+    reason = closed(world, node.host, policies.limits, node, beside=beside)
     if builder.world.busy(node.name):
         return True  # it is just being written to disk: what comes next depends on the outcome
     if not reason and not world.inside(node):
@@ -268,7 +269,8 @@ def _go_back(builder: PlanBuilder, node: ManagedNode) -> bool:
     if reason:
         builder.refuse(node.name, Goal.RETURN_TO, reason, node.host)
         return False
-    builder.become(node, Phase.RETURNING, f"host {node.host} is free again", proof=unwoken(node))
+    why = f"host {node.host} has room again beside its jobs" if beside else f"host {node.host} is free again"
+    builder.become(node, Phase.RETURNING, why, proof=unwoken(node))
     return True
 
 
@@ -370,7 +372,7 @@ def _without_move(
 
 def _hopeless(builder: PlanBuilder, node: ManagedNode, rule: RungRule) -> Reason | None:
     """Return why to wait on here would be in vain, as far as the hours ahead are known."""
-    if not builder.taken_from(node):
+    if is_free_for(builder, node):
         return None
     reason = unsafe(builder, node) or in_vain(builder, node, node.held)
     if reason:

@@ -17,9 +17,14 @@ from backfill.core.policies.limits import Limits
 from backfill.core.policies.victims import Candidate, Extent
 from backfill.core.policy import PolicySet, Proof
 from backfill.core.reconcile.builder import PlanBuilder, Progress, most_instances, on_cpu
+from backfill.core.room import room
 from backfill.core.world import World
 
 _STEADY = (Phase.READY, Phase.DRAINING)
+
+
+# In these, a job's own machines on one host come back together or not at all.
+_TOGETHER = (Phase.EVICTING, Phase.PARKED, Phase.RETURNING)
 
 
 # So long is waited until Slurm shows the job behind a claim, as a share of the hook's patience.
@@ -165,11 +170,58 @@ def must_leave(builder: PlanBuilder, node: ManagedNode) -> bool:
     if not world.taken(node.host):
         return builder.left(node.host)
     names = leavers(world, policies, node.host)
-    if names == frozenset() and wanted_on(world, policies, node.host) is None:
-        own = world.hosts[node.host].node
-        builder.watch(*filter(None, (own,)))  # how much did the job get there?
-        builder.wake_at(decided_s(world, policies, node.host))
+    if names == frozenset():
+        awaits_word(builder, node.host)
     return names is None or node.name in names
+
+
+def awaits_word(builder: PlanBuilder, host: str) -> bool:
+    """Return True while Slurm is about to show how much of a host a job got whose hook has spoken."""
+    world, policies = builder.world, builder.policies
+    if policies.victims.extent is Extent.HOST or builder.left(host) or wanted_on(world, policies, host):
+        return False
+    if _waited_enough(world, policies, host):
+        return False
+    own = world.hosts[host].node
+    builder.watch(*filter(None, (own,)))
+    builder.wake_at(decided_s(world, policies, host))
+    return True
+
+
+def is_free_for(builder: PlanBuilder, node: ManagedNode) -> bool:
+    """Return True if nobody but the node may use its host's CPUs now, or its part of them."""
+    return not builder.unread and (not builder.taken_from(node) or has_room_beside(builder, node))
+
+
+def has_room_beside(builder: PlanBuilder, node: ManagedNode) -> bool:
+    """Return True if the jobs that got the host leave the node all that it takes, and may be company.
+
+    They get theirs whole: no CPU of theirs is given twice, nor memory that a guest holds which stands
+    still. Where Slurm shows no memory of a job, it is only sure that the node takes no more than before.
+    """
+    world, policies, host = builder.world, builder.policies, node.host
+    if policies.victims.extent is Extent.HOST or builder.left(host):
+        return False
+    wanted = wanted_on(world, policies, host)
+    if wanted is None:
+        return False
+    known, instance = world.hosts[host], builder.instance(node)
+    if (instance is None or not instance.occupies_memory) and _memory_unknown(world, known):
+        return False
+    there = world.fleet.managed_on(host)
+    fellows = [
+        m for m in there if m.name == node.name or (node.job and m.job == node.job and m.phase in _TOGETHER)
+    ]
+    inside = [m for m in there if world.inside(m)]  # in what their job got
+    without = {m.name for m in (*fellows, *inside)}
+    lent_twice = policies.placement.cpus(known.capacity.cpus) - known.capacity.cpus
+    left = room(world, host, policies, kept=False, without=without) - wanted - Resources(lent_twice, 0)
+    return sum((policies.instances.flavour_of(m).resources for m in fellows), NOTHING).fits(left)
+
+
+def _memory_unknown(world: World, host: Host) -> bool:
+    """Return True if a job on the host's own node may use more memory than Slurm shows."""
+    return host.node is not None and any(job.memory_mb == 0 for job in world.jobs_on(host.node))
 
 
 def most_disruptions(world: World, policies: PolicySet) -> int | None:

@@ -16,13 +16,13 @@ from backfill.core.queue import Topic
 from backfill.core.reconcile.builder import PlanBuilder, ladder_of
 from backfill.core.reconcile.condemn import work_on
 from backfill.core.reconcile.own_machines import kept_off
-from backfill.core.reconcile.pressure import only_claimed
+from backfill.core.reconcile.pressure import is_free_for, only_claimed
 from backfill.core.room import room
 
 
 def _has_to_leave(builder: PlanBuilder, node: ManagedNode) -> bool:
     """Return True if its own host is wanted now, or it is not to be at work there."""
-    free = builder.is_free_for(node) and node.name not in builder.world.closed
+    free = is_free_for(builder, node) and node.name not in builder.world.closed
     return not free or builder.budget_full() is not None or drained_for_long(builder, node)
 
 

@@ -27,7 +27,7 @@ from backfill.core.reconcile.held_jobs import (
     went_on_before,
 )
 from backfill.core.reconcile.held_limits import settled, tell_back
-from backfill.core.reconcile.pressure import give_cpus
+from backfill.core.reconcile.pressure import awaits_word, give_cpus, has_room_beside
 from backfill.core.reconcile.proof import (
     ask_on,
     checks_of,
@@ -47,8 +47,9 @@ def step_returning(builder: PlanBuilder, node: ManagedNode) -> None:
     """Drive one returning node a step further."""
     if not builder.blind and went_on_before(builder, node, builder.instance(node)):
         return
-    if builder.taken_from(node):
-        begin_eviction(builder, node)
+    if builder.taken_from(node) and not has_room_beside(builder, node):
+        if not awaits_word(builder, node.host):
+            begin_eviction(builder, node)
         return
     if builder.blind:
         return

@@ -123,6 +123,13 @@ class Checks:
                 f"{instance.spec.inside}'s, whose machine it is",
             )
         started = [j for j in there.values() if _started(j) and j.id != instance.spec.inside]
+        given_mb = sum(job.memory_mb for job in started)
+        if given_mb > max(0, host.free_memory_mb):
+            self.complain(
+                "room",
+                f"instance {instance.spec.name} got CPU on {host.name}, whose jobs have {given_mb} MB, "
+                f"while instances leave {host.free_memory_mb} MB",
+            )
         cpus = sum(job.cpus_per_node for job in started) + instance.spec.flavour.cpus
         if started and cpus > host.capacity.cpus:
             self.complain(
