@@ -429,3 +429,22 @@ def test_a_stop_that_works_in_the_last_moment_keeps_its_job_from_the_next_rung(p
     run.until(lambda: sim.job(low).state is JobState.COMPLETED, 300)
     assert sim.job(low).restarts == 0
     assert sim.audit() == []
+
+
+def test_an_instance_that_is_let_go_before_it_is_made_has_not_failed() -> None:
+    """Its host was given away while the call that makes it was still to come: that is nobody's fault."""
+    sim = cluster(hosts=("bm1",))
+    rules = replace(policies(), hosts=("bm1",), scale=Scale(idle_s=60, give_up_after=1))
+    run = Rehearsal(sim, rules, MemoryJournal())
+    order = sim.faults.fail("create", UnreachableError("bm1", "libvirtd is just starting"), times=-1)
+    low = sim.submit("htc", 20.0)
+    run.until(lambda: "vn1" in run.world.managed, 30)
+    high = sim.submit("batch", 20.0, at_s=sim.now_s + 0.4)
+    run.until(lambda: running(run, high), 10)
+    order.end()
+    run.until(lambda: sim.job(low).state is JobState.COMPLETED, 200)
+    went = [r.body["node"] for r in run.journal.read() if r.body.get("t") == "SetNode"]
+    assert {str(node["phase"]) for node in went if isinstance(node, dict)}.isdisjoint({"failed", "given-up"})
+    told = [str(record.body.get("reason")) for record in run.journal.read() if record.kind == "phase"]
+    assert any(why.endswith("was given to job 2; it was not made yet") for why in told)
+    assert sim.audit() == []

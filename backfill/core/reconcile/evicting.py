@@ -157,7 +157,12 @@ def _stays(builder: PlanBuilder, node: ManagedNode) -> bool:
 
 def _without_instance(builder: PlanBuilder, node: ManagedNode) -> None:
     """No instance is seen: one may still be in the making, so wait for that call to end."""
-    if builder.world.busy(node.name):
+    world = builder.world
+    if world.busy(node.name):
+        return
+    new = node.doomed and node.proof.proven_s is None and not (node.found or work_on(builder, node))
+    if new and not world.places_of(node.name) and world.hosts[node.host].reachable:
+        clear(builder, node, f"{node.reason}; it was not made yet")
         return
     lost(builder, node, None)
 
