@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
-from backfill.core.model.fleet import Flavour
+from backfill.core.model.fleet import Flavour, Instance
 from backfill.core.model.keys import Option, about, key
 from backfill.core.model.lifecycle import ManagedNode
 from backfill.core.policies.access import Roles
@@ -57,6 +57,17 @@ class Template:
     def flavour_of(self, node: ManagedNode) -> Flavour:
         """Return the shape of a node's instance: that with which it was made, where its record has it."""
         return node.flavour or self.flavour
+
+    def promised_by(self, node: ManagedNode, instance: Instance | None) -> Flavour:
+        """Return the shape to which a node is held: that of its record, not of today's policy file.
+
+        An old record has none: then it is no more than what its instance was given.
+        """
+        if node.flavour is not None or instance is None:
+            return self.flavour_of(node)
+        given, usual = instance.resources, self.flavour
+        cpus, memory_mb = min(usual.cpus, given.cpus), min(usual.memory_mb, given.memory_mb)
+        return replace(usual, cpus=cpus, memory_mb=memory_mb)
 
 
 @dataclass(frozen=True, slots=True)

@@ -280,8 +280,10 @@ class Queries:
 
     def _checks(self, node: ManagedNode) -> tuple[Check, ...]:
         """Judge its slurmd by Slurm's knowledge, and its last report by the present rules."""
-        policies = self._daemon.cycle.policies
-        flavour, rules = policies.instances.flavour_of(node), policies.readiness
+        policies, rules = self._daemon.cycle.policies, self._daemon.cycle.policies.readiness
+        places = self._world.places_of(node.name)
+        mine = [place for place in places if place.tag.generation == node.generation]
+        flavour = policies.instances.promised_by(node, mine[0] if mine else None)
         cpus, memory_mb = flavour.cpus, flavour.node_memory_mb
         seen = self._world.nodes.get(node.name)
         slurmd = () if seen is None else (judge_registration(seen, cpus, memory_mb),)

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from backfill.core.model.changes import NodeManaged
+from backfill.core.model.fleet import Flavour
 from backfill.core.model.lifecycle import Phase
 from backfill.core.model.readiness import Fact
 from backfill.core.model.sentences import why
 from backfill.core.policies.readiness import Readiness
+from backfill.engine.messages import Query
 from backfill.ui.cli import main
 from tests.unit.living_daemon import LivingDaemon, living, policies
 
@@ -90,3 +94,22 @@ def test_a_breaker_opens_says_so_and_closes(ailing: Ailing) -> None:
     ailing.daemon.until(lambda: not ailing.broken())
     assert "in a row failed" not in ailing.shown("status")
     assert "in a row failed" not in ailing.shown("explain", job)
+
+
+def test_a_node_with_an_old_record_is_held_to_what_it_was_given(ailing: Ailing) -> None:
+    """The policy file has larger instances by now, and nobody promised that to this one."""
+    daemon = ailing.daemon.daemon
+    ailing.daemon.sim.submit("htc", 5_000.0)
+    ailing.daemon.until(lambda: ailing.daemon.phase("vn1") is Phase.READY)
+
+    def older() -> Generator[None, None, None]:
+        larger = replace(daemon.cycle.policies.instances, flavour=Flavour(cpus=2, memory_mb=512))
+        daemon.cycle.policies = replace(daemon.cycle.policies, instances=larger)
+        daemon.cycle.take([NodeManaged(replace(daemon.world.managed["vn1"], flavour=None))])
+        yield
+
+    daemon.inbox.put(Query(older))
+    ailing.daemon.until(lambda: daemon.world.managed["vn1"].flavour is None)
+    (shown,) = json.loads(ailing.shown("nodes", "--json"))["nodes"]
+    assert {check["name"]: check["ok"] for check in shown["checks"] if not check["ok"]} == {}
+    assert {"slurmd", "resources"} <= {check["name"] for check in shown["checks"]}

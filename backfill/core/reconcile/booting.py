@@ -47,7 +47,7 @@ def step_booting(builder: PlanBuilder, node: ManagedNode) -> None:
         builder.do(DrainNode(subject=node.name, generation=node.generation, reason=NOT_PROVEN))
     if seen is None or seen.slurmd_start_s <= 0 or not seen.responding:
         return
-    flavour = builder.policies.instances.flavour_of(node)
+    flavour = builder.policies.instances.promised_by(node, instance)
     registered = judge_registration(seen, flavour.cpus, flavour.node_memory_mb)
     if not registered.ok:
         _fail(builder, node, sentence(not_proven(registered)))

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from backfill.core.model.actions import WakeInstance
 from backfill.core.model.fence import judge
-from backfill.core.model.fleet import Flavour
 from backfill.core.model.lifecycle import ManagedNode, Phase
 from backfill.core.model.readiness import Check, judge_report
 from backfill.core.model.refusals import Code, Goal, Reason, Words, because, call_failed
@@ -24,17 +21,9 @@ def checks_of(builder: PlanBuilder, node: ManagedNode) -> tuple[Check, ...]:
     report = node.proof.report
     if report is None:
         return ()
-    flavour, rules = node.flavour or _as_made(builder, node), builder.policies.readiness
+    flavour = builder.policies.instances.promised_by(node, builder.instance(node))
+    rules = builder.policies.readiness
     return judge_report(report, node.address, flavour.cpus, flavour.node_memory_mb, rules.clock_offset_s)
-
-
-def _as_made(builder: PlanBuilder, node: ManagedNode) -> Flavour:
-    """Return the shape by which a node is judged whose old record has none: no more than it was given."""
-    usual, instance = builder.policies.instances.flavour, builder.instance(node)
-    if instance is None:
-        return usual
-    cpus, memory_mb = instance.resources.cpus, instance.resources.memory_mb
-    return replace(usual, cpus=min(usual.cpus, cpus), memory_mb=min(usual.memory_mb, memory_mb))
 
 
 def proven(
