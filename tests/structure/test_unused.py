@@ -21,6 +21,7 @@ ALLOWED = {
     "backfill/ui/web/exposition.py collect": "prometheus_client calls it",
     "backfill/ui/web/client_bounds.py connection_made": "asyncio calls it",
     "backfill/ui/web/client_bounds.py connection_lost": "asyncio calls it",
+    "backfill/ui/web/client_bounds.py data_received": "asyncio calls it",
     "backfill/ui/web/client_bounds.py timeout_keep_alive_handler": "uvicorn calls it",
     "backfill/ui/parser.py _check_value": "argparse calls it",
 }

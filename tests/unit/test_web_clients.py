@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import socket
 import ssl
 import threading
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -16,6 +18,7 @@ import uvicorn
 from starlette.types import Receive, Scope, Send
 from uvicorn.server import ServerState
 
+from backfill.lab.waiting import wait_until
 from backfill.ui.web.client_bounds import SLOWEST_BYTES, PatientProtocol
 from backfill.ui.web.tls import self_made
 from tests.unit.web_service import served
@@ -135,6 +138,36 @@ def test_one_that_stops_reading_is_hung_up_on(
         assert _read(client, 400_000) == 400_000
         while not hung_up.wait(0):
             passes()
+
+
+def _told(port: int, address: str = "127.0.0.1") -> bytes:
+    """What a client at this address hears when it asks; nothing where it is hung up on."""
+    with socket.create_connection(("127.0.0.1", port), _PATIENCE_S, (address, 0)) as client:
+        try:
+            client.sendall(b"GET /livez HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+            return b"".join(iter(lambda: client.recv(4096), b""))
+        except ConnectionError:
+            return b""
+
+
+def test_an_address_has_so_many_connections_and_no_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next one is told so in one sentence, and those after it nothing; other addresses are served."""
+    monkeypatch.setattr("backfill.ui.web.client_bounds.MOST_OF_ADDRESS", 3)
+    monkeypatch.setattr("backfill.ui.web.client_bounds._REFUSED_OF_ADDRESS", 1)
+    with served(tmp_path / "none.sock") as port, ExitStack() as crowd:
+        for _ in range(3):
+            crowd.enter_context(socket.create_connection(("127.0.0.1", port)))
+        head, _, body = _told(port).partition(b"\r\n\r\n")
+        assert head.startswith(b"HTTP/1.1 429 Too Many Requests\r\n")
+        what = "this address has 3 connections, the most that one may have; close some"
+        assert json.loads(body) == {"error": what}
+        with socket.create_connection(("127.0.0.1", port)):
+            assert _told(port) == b""
+            assert _told(port, "127.0.0.2").startswith(b"HTTP/1.1 200 ")
+        crowd.close()
+        assert wait_until(lambda: _told(port).startswith(b"HTTP/1.1 200 "), _PATIENCE_S)
 
 
 class Wire:

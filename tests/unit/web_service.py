@@ -19,7 +19,7 @@ from backfill.core.policy import PolicySet
 from backfill.ports.errors import RefusedError
 from backfill.ports.identity import TokenClaim
 from backfill.ui.web.app import make_app
-from backfill.ui.web.client_bounds import PatientProtocol
+from backfill.ui.web.client_bounds import PatientLoop, PatientProtocol
 from backfill.ui.web.gateway import Gateway
 from tests.unit.living_daemon import WALL_S, policies
 
@@ -40,6 +40,11 @@ class Names:
 def with_roles() -> PolicySet:
     """The policies of a living daemon, with a role for some of them."""
     return replace(policies(), access=ROLES)
+
+
+def _run(server: uvicorn.Server, listening: socket.socket) -> None:
+    with asyncio.Runner(loop_factory=PatientLoop) as runner:
+        runner.run(server.serve([listening]))
 
 
 @contextmanager
@@ -66,7 +71,7 @@ def served(
     )
     with socket.create_server(("127.0.0.1", 0)) as listening:
         server = uvicorn.Server(config)
-        thread = threading.Thread(target=lambda: asyncio.run(server.serve([listening])))
+        thread = threading.Thread(target=lambda: _run(server, listening))
         thread.start()
         try:
             yield int(listening.getsockname()[1])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import asyncio
 import logging
 import os
 import socket
@@ -47,7 +48,7 @@ def run_web(args: argparse.Namespace) -> int:
     import uvicorn
 
     from backfill.ui.web.app import make_app
-    from backfill.ui.web.client_bounds import PatientProtocol
+    from backfill.ui.web.client_bounds import PatientLoop, PatientProtocol
     from backfill.ui.web.gateway import Gateway
     from backfill.ui.web.tls import TlsError
 
@@ -69,7 +70,6 @@ def run_web(args: argparse.Namespace) -> int:
         make_app(Gateway(str(Path(args.socket).expanduser())), max(1, args.rate)),
         http=PatientProtocol,
         ws="none",
-        loop="asyncio",
         log_config=None,
         access_log=False,
         server_header=False,
@@ -81,7 +81,8 @@ def run_web(args: argparse.Namespace) -> int:
         ssl_keyfile=pair[1] if pair else None,
     )
     say(f"listening on {'https' if pair else 'http'}://{args.listen}")
-    uvicorn.Server(config).run(sockets=[server])
+    with asyncio.Runner(loop_factory=PatientLoop) as runner:
+        runner.run(uvicorn.Server(config).serve(sockets=[server]))
     return OK
 
 

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import socket
+import struct
 import sys
 import time
 from collections import OrderedDict
@@ -26,6 +28,11 @@ WITHIN_S, SLOWEST_BYTES = 10.0, 1 << 14
 # Requests that one address may make in a second in the long run, and those of so long at once.
 RATE_PER_S, _BURST_S = 20.0, 3.0
 _MOST_ADDRESSES = 4096
+# Connections that one address may have: a quarter of all, so that one with slow clients leaves the others
+# theirs; a browser has six. So many more are told that they are too many.
+MOST_OF_ADDRESS, _REFUSED_OF_ADDRESS = 64, 16
+# Where in struct tcp_info (linux/tcp.h, since 4.1) tcpi_bytes_acked is.
+_ACKED_AT = 120
 
 
 class Rates:
@@ -117,21 +124,30 @@ async def _say(send: Send, status: int, sentence: str) -> None:
     await send({"type": "http.response.body", "body": body})
 
 
-class _Outlet:
-    """A transport that counts what is given to it and what its client has of that.
+class PatientLoop(asyncio.SelectorEventLoop):
+    """Lets a close with TLS take its time: `PatientProtocol` ends those that take too long.
 
-    The client has what it acknowledged: of what the kernel took, megabytes may wait there, and the
-    kernel asks for more only when a third of them has gone. asyncio tells of TLS only what is not yet
-    encrypted; the rest waits in the transport below.
+    asyncio would cut off what is left after so long, however steadily the client takes it.
+    """
+
+    async def create_server(self, *args: Any, **settings: Any) -> asyncio.Server:
+        """Listen as any loop does."""
+        if settings.get("ssl") is not None:
+            settings["ssl_shutdown_timeout"] = inf
+        return await super().create_server(*args, **settings)
+
+
+class _Outlet:
+    """A transport that knows how much its client has taken, and how much waits for it at least.
+
+    The client has what it acknowledged, as the kernel counts it: of what the kernel took, megabytes may
+    wait there, and it asks for more only when a third of them has gone. asyncio tells of TLS only what is
+    not yet encrypted, and nothing of what waits between that and the kernel.
     """
 
     def __init__(self, transport: Any) -> None:
         self._transport = transport
-        self._tls = getattr(transport, "_ssl_protocol", None)
         self._given = 0
-        if self._tls is not None:
-            # It would cut off what is left after so long, however steadily the client takes it.
-            self._tls._ssl_shutdown_timeout = inf
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._transport, name)
@@ -147,27 +163,37 @@ class _Outlet:
             self._transport.close()
 
     def waiting(self) -> int:
-        """Return how many bytes wait for the client."""
-        below = getattr(self._tls, "_transport", None)  # None as well once the connection is lost
-        kept = 0 if below is None else below.get_write_buffer_size()
-        return int(self._transport.get_write_buffer_size() + kept + self._sent())
-
-    def _sent(self) -> int:
-        """Return how many bytes the kernel has that the client has not acknowledged."""
-        sock = self._transport.get_extra_info("socket")
-        if sock is None or sock.fileno() < 0:
-            return 0
-        return int.from_bytes(ioctl(sock.fileno(), TIOCOUTQ, bytes(4)), sys.byteorder)
+        """Return how many bytes wait for the client, as far as anybody tells; 0: none."""
+        sock = self._socket()
+        sent = b"" if sock is None else ioctl(sock.fileno(), TIOCOUTQ, bytes(4))
+        return int(self._transport.get_write_buffer_size()) + int.from_bytes(sent, sys.byteorder)
 
     def taken(self) -> int:
-        """Return how many bytes of all do not wait any more."""
-        return self._given - self.waiting()
+        """Return how many bytes of all the client has acknowledged."""
+        sock = self._socket()
+        if sock is None:
+            return self._given - self.waiting()
+        told = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _ACKED_AT + 8)
+        return int(struct.unpack_from("=Q", told, _ACKED_AT)[0])
+
+    def _socket(self) -> Any:
+        """Return the connection; None where there is none, or none any more."""
+        sock = self._transport.get_extra_info("socket")
+        return None if sock is None or sock.fileno() < 0 else sock
+
+
+def _refusal() -> bytes:
+    what = f"this address has {MOST_OF_ADDRESS} connections, the most that one may have; close some"
+    body = json.dumps({"error": what}).encode()
+    head = f"HTTP/1.1 429 Too Many Requests\r\ncontent-type: application/json\r\ncontent-length: {len(body)}"
+    return f"{head}\r\nretry-after: 1\r\nconnection: close\r\n\r\n".encode() + body
 
 
 class PatientProtocol(H11Protocol):
     """Hangs up on a client that has not sent a whole head in time, or does not take its answers.
 
-    uvicorn itself waits for ever for both.
+    uvicorn itself waits for ever for both. An address that has too many connections is told so by the
+    next ones, and then by nothing.
     """
 
     within_s = WITHIN_S
@@ -176,7 +202,26 @@ class PatientProtocol(H11Protocol):
         """Begin to wait."""
         self._out = _Outlet(transport)
         super().connection_made(self._out)  # type: ignore[arg-type]  # it is used like one
+        others = self._of_its_address()
+        self._refused = others > MOST_OF_ADDRESS
+        if others > MOST_OF_ADDRESS + _REFUSED_OF_ADDRESS:
+            transport.abort()
         self._look_again()
+
+    def _of_its_address(self) -> int:
+        """Count the connections of this one's address, itself among them."""
+        if self.client is None:
+            return 1
+        clients = (getattr(connection, "client", None) for connection in self.connections)
+        return sum(client is not None and client[0] == self.client[0] for client in clients)
+
+    def data_received(self, data: bytes) -> None:
+        """Take a request, or say that there are too many connections: who has not asked would not hear it."""
+        if not self._refused:
+            super().data_received(data)
+        elif not self.transport.is_closing():
+            self.transport.write(_refusal())
+            self.transport.close()
 
     def timeout_keep_alive_handler(self) -> None:
         """Close what nobody uses; a client that still takes its answer does, and is looked at."""
