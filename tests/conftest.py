@@ -66,10 +66,10 @@ def plans_compared(monkeypatch: pytest.MonkeyPatch) -> list[Plan]:
     def is_compared(found: Plan) -> bool:
         return bool(found.actions) or next(idle) % _IDLE_PER_COMPARED == 0
 
-    def both(world: World, policies: PolicySet) -> Plan:
-        found = plan(world, policies)
+    def both(world: World, policies: PolicySet, *, spare: bool) -> Plan:
+        found = plan(world, policies, spare=spare)
         if is_compared(found):
-            compare(found, plan(world, policies, from_scratch=True))
+            compare(found, plan(world, policies, from_scratch=True, spare=spare))
             made.append(found)
         assert not world.queue.unsettled, f"steps undo one another: {found}"
         return found

@@ -235,7 +235,7 @@ class Rooms:
         if ask not in self._looks:
             for old in list(self._looks)[:-_MOST_ASKS]:
                 self._drop(old)
-            looks = {host: _look(self.policies, ask, host, world) for host in self.policies.hosts}
+            looks = {host: _look_sparing(self.policies, ask, host, world) for host in self.policies.hosts}
             ranks = {host: rank for host in looks if (rank := self._rank(world, host, looks[host]))}
             self._looks[ask], self._ranks[ask] = looks, ranks
             self._sorted[ask] = sorted(ranks.values())
@@ -296,7 +296,7 @@ class Rooms:
         self._news = self._news or not hosts.isdisjoint(self._unkept)
         for ask, looks in self._looks.items():
             for host in hosts & looks.keys():
-                old, new = looks[host], _look(self.policies, ask, host, world)
+                old, new = looks[host], _look_sparing(self.policies, ask, host, world)
                 looks[host] = new
                 self._news = self._news or old[0] != new[0]
                 self.until_s = min(self.until_s, new[1])
@@ -442,6 +442,17 @@ def rooms_of(world: World, policies: PolicySet) -> Rooms:
     if rooms is None or rooms.policies is not policies:
         rooms = world.queue.rooms = Rooms(policies)
     return rooms
+
+
+def _look_sparing(policies: PolicySet, ask: Ask, host: str, world: World) -> Look:
+    """Look at a host; one of which nothing can be told takes nobody, and is in no other one's way."""
+    try:
+        return _look(policies, ask, host, world)
+    except Exception as error:
+        if not world.queue.spares:
+            raise
+        world.queue.set_aside(f"host {host}", error)
+        return because(Code.STEP_FAILED, host=host, said=Words(repr(error))), inf
 
 
 def _look(policies: PolicySet, ask: Ask, host: str, world: World) -> Look:

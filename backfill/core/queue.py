@@ -137,12 +137,20 @@ class WorkQueue:
         self.stale: frozenset[str] = frozenset()  # hosts whose picture is old
         self.all_fresh_until_s = -inf  # no picture of a host becomes old before
         self.blind = False  # the latest plan could not rest on what Slurm shows
+        self.spares = False  # what cannot be decided upon is set aside: no error ends the plan
+        self.failed: dict[str, Exception] = {}  # what was set aside since this was last emptied
+        self.failures = 0  # so often it was not possible to decide about something
 
     def __len__(self) -> int:
         return len(self._marked)
 
     def __contains__(self, entity: Entity) -> bool:
         return entity in self._marked
+
+    def set_aside(self, name: str, error: Exception) -> None:
+        """Note that nothing can be decided about `node vn1`, `host bm1` or the like."""
+        self.failed[name] = error
+        self.failures += 1
 
     # --- marks -----------------------------------------------------------------------------------
 

@@ -48,6 +48,16 @@ class UndoLog:
         """Let what was changed so far stay as it is."""
         self._undo.clear()
 
+    @property
+    def changes(self) -> int:
+        """How many changes could be taken back now."""
+        return len(self._undo)
+
+    def take_back(self, changes: int) -> None:
+        """Take back all but the first so many changes."""
+        while len(self._undo) > changes:
+            self._undo.pop()()
+
     @contextmanager
     def tentatively(self) -> Iterator[None]:
         """Take back at the end whatever is changed meanwhile."""
@@ -58,8 +68,7 @@ class UndoLog:
             yield
         finally:
             self.on = False
-            while self._undo:
-                self._undo.pop()()
+            self.take_back(0)
 
 
 class Table(dict[K, V]):

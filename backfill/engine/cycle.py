@@ -61,10 +61,12 @@ class Cycle:
         *,
         full_pass_s: float = 0.0,
         meter: Meter | None = None,
+        spare: bool = False,
     ) -> None:
         """`full_pass_s`: how often a plan looks at everything; 0: only at what is marked.
 
-        `meter`: who counts what happens.
+        `meter`: who counts what happens. `spare`: what cannot be decided upon is set aside, instead of
+        an error for everything.
         """
         self.world = world
         self._meter = meter
@@ -80,6 +82,8 @@ class Cycle:
         self.unwritten = ""  # why the journal cannot be written now
         self._failed_s = self._said_s = 0.0
         self._refused: dict[tuple[str, Goal, str], Refusal] = {}
+        self._spare = spare
+        self._told_s: dict[tuple[str, str], float] = {}  # when the log last told of a failed step
         self._heed = Heed(world)
         self._quiet: dict[object, ch.Change] = {}  # the latest of each kind
 
@@ -113,11 +117,25 @@ class Cycle:
             _LOG.error(
                 "no change had marked %s, and yet it was to be looked at; please report this", queue.forgot
             )
+        self._tell_failed()
         self._mark(len(self.last.actions))
         self._note_refusals(self.last.refusals)
 
+    def _tell_failed(self) -> None:
+        """Say in the log what was set aside, with what is needed to mend it; the same only now and then."""
+        failed, now_s = self.world.queue.failed, self.world.now_s
+        lately = {key: at_s for key, at_s in self._told_s.items() if now_s - at_s <= _SAY_EVERY_S}
+        for name, error in failed.items():
+            if (name, repr(error)) not in lately:
+                lately[name, repr(error)] = now_s
+                _LOG.error(
+                    "deciding about %s failed: it is left alone; please report this", name, exc_info=error
+                )
+        self._told_s = lately
+        failed.clear()
+
     def _decided(self) -> Plan:
-        return plan(self.world, self.policies)
+        return plan(self.world, self.policies, spare=self._spare)
 
     def _take_effect(self, steps: Sequence[Action]) -> None:
         """Note what is decided, and how the world looks by that."""

@@ -127,6 +127,7 @@ class Daemon:
             self._answer,
             full_pass_s=pace.full_pass_s,
             meter=self.meter,
+            spare=True,
         )
         self.outside = outside
         self._timekeeper = Timekeeper(outside.clock, self.cycle, journal)

@@ -53,6 +53,11 @@ HOOKS_REFUSED = Family("backfill_hooks_not_believed", _COUNTER, "Hook calls that
 FORGOTTEN = Family(
     "backfill_planner_forgotten", _COUNTER, "Findings that only a full pass made: each one is a defect."
 )
+FAILED_STEPS = Family(
+    "backfill_planner_failed",
+    _COUNTER,
+    "Looks at a node, host or the like that failed, so that it is left alone: each is a defect.",
+)
 POLICY = Family("backfill_policy_valid", _GAUGE, "0 while the current policy file is not in force.")
 PILOTS = Family(
     "backfill_pilots", _GAUGE, "Pilots on demand that Slurm shows: waiting, or at work.", ("state",)
@@ -83,6 +88,7 @@ def gauges(daemon: Daemon) -> Generator[None, None, list[Body]]:
         POLICY.gauges({(): float(not daemon.policyfile.problems)}),
         HOOKS_REFUSED.told([["_total", {}, float(daemon.refused.total)]]),
         FORGOTTEN.told([["_total", {}, float(world.queue.forgotten)]]),
+        FAILED_STEPS.told([["_total", {}, float(world.queue.failures)]]),
         CLAIMS.gauges(_by_one({"waiting": sum(c.waiting for c in claims), "all": len(claims)})),
         JOBS_WAITING.gauges({(): float(sum(len(alike) for _, alike in kinds))}),
         JOURNAL.gauges({} if daemon.journal_bytes is None else {(): float(daemon.journal_bytes)}),

@@ -222,7 +222,11 @@ class Queries:
             "phases": phases,
             "low_priority_jobs_waiting": sum(len(alike) for _, alike in kinds),
             # What should be 0: rules of the planner that proved wrong, each a defect.
-            "planner": {"forgotten": world.queue.forgotten, "unsettled": world.queue.unsettled},
+            "planner": {
+                "forgotten": world.queue.forgotten,
+                "unsettled": world.queue.unsettled,
+                "failed": world.queue.failures,
+            },
             "work_lost": self._daemon.losses.told(),
             "payloads": self._daemon.payloads.told(),
             "pool": asdict(world.pilots.pool) if self._daemon.outside.pool is not None else None,
@@ -335,7 +339,7 @@ class Queries:
 
     def _plan(self, body: Body) -> Slices:
         """Return the steps that would begin now; nothing begins by asking."""
-        builder = plan(self._world, self._daemon.cycle.policies)
+        builder = plan(self._world, self._daemon.cycle.policies, spare=True)
         under_way = self._operations()
         yield
         return {

@@ -79,6 +79,7 @@ class Code(Enum):
     BUDGET_DISRUPTIONS = "budget_disruptions"
     CALL_FAILED = "call_failed"
     UNSETTLED = "unsettled"
+    STEP_FAILED = "step_failed"
     # Hosts.
     HOST_UNSEEN = "host_unseen"
     HOST_UNREACHABLE = "host_unreachable"

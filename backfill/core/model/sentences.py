@@ -129,6 +129,10 @@ _CODES: dict[Code, str | Callable[[Mapping[str, Any]], str]] = {
     Code.BUDGET_DISRUPTIONS: "the budget of this hour allows {most} at the same time",
     Code.CALL_FAILED: "{said}",
     Code.UNSETTLED: "its steps did not settle after {count} of them; please report this",
+    Code.STEP_FAILED: (
+        "[{host}: ]deciding about it failed with {said}: until that is over it is left alone, but for a "
+        "pause where its host is wanted; this is a defect, please report it with the daemon's log"
+    ),
     Code.HOST_UNSEEN: "{host} has not been seen yet",
     Code.HOST_UNREACHABLE: "{host} cannot be reached[: {said}]",
     Code.HOST_UNPROVEN: "{host} has not proven itself: {said}",

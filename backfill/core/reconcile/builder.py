@@ -100,6 +100,23 @@ class PlanBuilder:
             self.settle()
         return self._result, bool(acted)
 
+    def try_to_look_at(
+        self, looks: Mapping[Kind, Callable[..., None]], entity: Entity, settled: bool
+    ) -> tuple[Result, bool] | Exception:
+        """Look at an entity; where its step raises take back what it has begun, and return the error."""
+        begun, changes = len(self._actions), self.world.undo.changes
+        try:
+            return self.look_at(looks, entity, settled)
+        except MemoryError:
+            raise  # that is nobody's step
+        except Exception as error:  # noqa: BLE001 - a defect that one entity meets must not end all others
+            self.world.undo.take_back(changes)
+            del self._actions[begun:]
+            self._taken = begun
+            self._keys.clear()
+            self._changed.clear()
+            return error
+
     def _put_off(self, entity: Entity) -> None:
         """Leave to the next plan what its steps would do next."""
         self.refuse(entity.name or "cluster", Goal.ANY_STEP, because(Code.UNSETTLED, count=MOST_STEPS))

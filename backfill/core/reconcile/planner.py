@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 
 from backfill.core.model.cluster import NodeBase
@@ -15,7 +15,7 @@ from backfill.core.model.refusals import Code, Goal, Reason, Words, because
 from backfill.core.model.sentences import sentences
 from backfill.core.placement import names_of, rooms_of
 from backfill.core.policy import PolicySet, Proof
-from backfill.core.queue import Kind, Topic, WorkQueue
+from backfill.core.queue import Entity, Kind, Topic, WorkQueue
 from backfill.core.reconcile.booting import step_booting
 from backfill.core.reconcile.builder import MOST_STEPS, PlanBuilder, budgets_change_s
 from backfill.core.reconcile.condemn import lost_with
@@ -34,6 +34,7 @@ from backfill.core.reconcile.ready import plan_liveness, step_ready
 from backfill.core.reconcile.removing import step_draining, step_removing
 from backfill.core.reconcile.returning import step_returning
 from backfill.core.reconcile.scaling import plan_scale
+from backfill.core.reconcile.sparing import Sparing, StepsFailedError
 from backfill.core.reconcile.supplying import plan_supply
 from backfill.core.world import World
 
@@ -60,21 +61,24 @@ _STEPS: dict[Phase, Callable[[PlanBuilder, ManagedNode], None]] = {
 }
 
 
-def plan(world: World, policies: PolicySet, *, from_scratch: bool = False) -> Plan:
+def plan(world: World, policies: PolicySet, *, from_scratch: bool = False, spare: bool = False) -> Plan:
     """Decide all that can be begun now. Pure: the same world and policies give the same plan.
 
     The plan is whole: each step is tried on the world, which takes all of them back at the end, and
     the next steps start from there, until nothing more can be begun. Only what the world's queue
     has marked is looked at, unless `from_scratch`: the plan is the same, perhaps with its refusals
     in another order.
+
+    `spare`: where the step of an entity raises, all is planned without that, and it is said; else it
+    is raised.
     """
     if from_scratch:
         kept, world.queue = world.queue, WorkQueue(world)
         try:
-            return _plan(PlanBuilder(world, policies))
+            return _plan_anew(world, policies, keep=False, spare=spare)
         finally:
             world.queue = kept
-    return _plan_anew(world, policies, keep=False)
+    return _plan_anew(world, policies, keep=False, spare=spare)
 
 
 def enact(world: World, policies: PolicySet) -> Plan:
@@ -85,14 +89,29 @@ def enact(world: World, policies: PolicySet) -> Plan:
     return _plan_anew(world, policies, keep=True)
 
 
-def _plan_anew(world: World, policies: PolicySet, *, keep: bool) -> Plan:
+# So often one plan is begun anew for steps that raised: by then it is no matter of single entities.
+_MOST_TRIES = 5
+
+
+def _plan_anew(world: World, policies: PolicySet, *, keep: bool, spare: bool = False) -> Plan:
     if (latest := _same_again(world, policies)) is not None:
         return latest
-    try:
-        return _plan(PlanBuilder(world, policies), keep=keep)
-    except BaseException:
-        world.queue.policies = None  # nobody knows how far it came: the next one begins anew
-        raise
+    world.queue.spares = spare
+    aside: dict[Entity, Exception] = {}
+    bare = frozenset[Entity]()
+    for _ in range(_MOST_TRIES):
+        try:
+            return _plan(PlanBuilder(world, policies), aside, bare, keep=keep)
+        except StepsFailedError as error:
+            world.queue.policies = None
+            bare = bare.union(entity for entity in error.failed if entity in aside)
+            for entity, found in error.failed.items():
+                aside.setdefault(entity, found)
+                world.queue.set_aside(f"{entity.kind.name.lower()} {entity.name}".strip(), found)
+        except BaseException:
+            world.queue.policies = None  # nobody knows how far it came: the next one begins anew
+            raise
+    raise next(iter(aside.values()))
 
 
 def _same_again(world: World, policies: PolicySet) -> Plan | None:
@@ -110,7 +129,9 @@ def _same_again(world: World, policies: PolicySet) -> Plan | None:
     return queue.latest if fresh else None
 
 
-def _plan(builder: PlanBuilder, *, keep: bool = False) -> Plan:
+def _plan(
+    builder: PlanBuilder, aside: Mapping[Entity, Exception], bare: frozenset[Entity], *, keep: bool
+) -> Plan:
     world, queue, policies = builder.world, builder.world.queue, builder.policies
     if policies is not queue.policies or builder.blind or queue.blind:
         queue.begin_anew(policies, blind=bool(builder.blind), cloning=makes_parents(policies))
@@ -119,8 +140,11 @@ def _plan(builder: PlanBuilder, *, keep: bool = False) -> Plan:
     queue.begin(world.now_s)
     _note_stale(world, policies)
     most = MOST_STEPS + len(policies.instances.names)
+    sparing = Sparing(builder, _LOOKS, aside, bare)
     with world.undo.tentatively():
-        done = queue.drain(partial(builder.look_at, _LOOKS), most)
+        done = queue.drain(sparing.look_at if queue.spares else partial(builder.look_at, _LOOKS), most)
+        if sparing.failed:
+            raise StepsFailedError(sparing.failed)
         if keep:
             world.undo.keep()
     found = builder.finish(queue.results(), queue.next_wake_s())

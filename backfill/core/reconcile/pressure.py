@@ -298,10 +298,13 @@ def give_cpus(builder: PlanBuilder, node: ManagedNode, instance: Instance) -> bo
     return False
 
 
-def stop_where_wanted(builder: PlanBuilder, instance: Instance) -> None:
+_OF_NOBODY = "nothing is known yet of this instance with our tag"
+
+
+def stop_where_wanted(builder: PlanBuilder, instance: Instance, why: str = _OF_NOBODY) -> None:
     """Pause what nobody can take over now if its host is wanted: that costs it nothing but time."""
     host, name = instance.host, instance.name
     taken = builder.taken(host) and not within(builder.world, instance)
     if instance.state is InstanceState.RUNNING and taken:
-        reason = f"host {host} is wanted, and nothing is known yet of this instance with our tag"
+        reason = f"host {host} is wanted, and {why}"
         builder.do(PauseInstance(subject=name, generation=instance.tag.generation, reason=reason, host=host))

@@ -175,7 +175,7 @@ class _Replayer:
         else:
             self._compare()
             self._at, self._rounds = record, 1
-            self._planned = list(_told_of(self._world, plan(self._world, self._policies).actions))
+            self._planned = list(_told_of(self._world, plan(self._world, self._policies, spare=True).actions))
             self.outcome.plans += 1
         self._missing, self._news, self._again = steps, False, False
 

@@ -35,6 +35,7 @@ _LONGEST_WAIT_S = 3600.0
 class Rehearsal:
     """Plays the daemon: reads, plans and acts at simulated times, and may be killed anywhere.
 
+    With `spare`, whom no step can be decided for is set aside, as by the daemon; else that is an error.
     `costs` says how long each call takes; the call takes effect at the end of that time. With
     `on_step` set, it is asked after every effect whether the daemon shall be killed there.
     """
@@ -47,8 +48,10 @@ class Rehearsal:
         costs: StepCosts | None = None,
         poll_s: float = 2.0,
         hooks: bool = True,
+        spare: bool = False,
     ) -> None:
         self.sim = sim
+        self._spare = spare
         self.policies = policies
         self.journal = journal
         self.costs = costs if costs is not None else StepCosts()
@@ -70,7 +73,9 @@ class Rehearsal:
         self._life += 1
         self.alive = True
         self.world = World()
-        self.cycle = Cycle(self.world, self.policies, self.journal, self._begin, self._answer)
+        self.cycle = Cycle(
+            self.world, self.policies, self.journal, self._begin, self._answer, spare=self._spare
+        )
         self._clock = self.sim.new_clock()
         by_host = dict.fromkeys(self.sim.provider.hosts, self.sim.provider)
         self._outside = Outside(self.sim.slurm, by_host, self._clock, by_host)

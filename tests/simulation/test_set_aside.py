@@ -1,0 +1,227 @@
+"""A defect that one instance meets: it is set aside and said, and the rest of the cluster goes on."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from backfill.core.model.actions import PauseInstance
+from backfill.core.model.fleet import Flavour, InstanceState
+from backfill.core.model.lifecycle import ManagedNode, Phase
+from backfill.core.model.refusals import Code
+from backfill.core.model.sentences import line
+from backfill.core.policy import PolicySet, Template
+from backfill.core.queue import Kind
+from backfill.core.reconcile import planner
+from backfill.core.reconcile.builder import PlanBuilder
+from backfill.core.reconcile.planner import plan
+from backfill.drivers.simulated.world import SimulatedWorld
+from backfill.drivers.store.memory import MemoryJournal
+from backfill.sim.replay.journal import replay_journal
+from backfill.sim.scenarios.rehearsal import Rehearsal
+from tests.simulation.policy_cluster import cluster, ended, phases, policies, running
+
+BAD = "vn1"
+
+
+class BadTemplate(Template):
+    """Has no shape for one instance, whoever asks: what that is taken for, and its host's room with it."""
+
+    def flavour_of(self, node: ManagedNode) -> Flavour:
+        if node.name == BAD:
+            raise KeyError(node.name)
+        return super().flavour_of(node)
+
+
+def bad(given: PolicySet) -> PolicySet:
+    known = given.instances
+    return replace(given, instances=BadTemplate(known.names, known.addresses, known.flavour))
+
+
+def at_work(given: PolicySet) -> tuple[SimulatedWorld, Rehearsal, list[str]]:
+    """An instance on each of two hosts, each with a job."""
+    sim = cluster(1)
+    run = Rehearsal(sim, given, MemoryJournal(), spare=True)
+    lows = [sim.submit("htc", 400.0) for _ in range(2)]
+    run.until(lambda: running(sim, *lows), 60)
+    run.run(5.0)
+    return sim, run, lows
+
+
+def now(run: Rehearsal, rules: PolicySet) -> None:
+    """From now on these policies are in force."""
+    run.policies = run.cycle.policies = rules
+
+
+def said(run: Rehearsal) -> dict[str, str]:
+    """What an admin reads of those that are set aside."""
+    return {r.subject: line(r) for r in run.cycle.last.refusals if r.code is Code.STEP_FAILED}
+
+
+def test_all_others_are_evicted_and_come_back_and_its_host_is_given_back_as_well(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Nothing else is done with it, and what it has is not lost: mended, it goes on."""
+    good = policies()
+    sim, run, lows = at_work(good)
+    mine = next(job for job in lows if sim.job(job).nodes == (BAD,))
+    (other,) = set(lows) - {mine}
+    hosts = {name: run.world.managed[name].host for name in (BAD, *sim.job(other).nodes)}
+    with caplog.at_level(logging.ERROR, "backfill.cycle"):
+        now(run, bad(good))
+        highs = [sim.submit("batch", 30.0, required_nodes=(host,)) for host in hosts.values()]
+        run.until(lambda: running(sim, *highs), 10)
+        assert {sim.instance(name).state for name in hosts} == {InstanceState.PAUSED}
+        run.until(lambda: ended(sim, *highs), 60)
+        run.run(30.0)
+    assert running(sim, other)
+    assert sim.instance(BAD).state is InstanceState.PAUSED
+    assert said(run)[BAD] == (
+        "vn1: any step refused: deciding about it failed with KeyError('vn1'): until that is over it is left "
+        "alone, but for a pause where its host is wanted; this is a defect, please report it with the "
+        "daemon's log"
+    )
+    assert run.world.queue.failures > 0
+    errors = [
+        record for record in caplog.records if record.getMessage().startswith("deciding about node vn1")
+    ]
+    assert 1 <= len(errors) <= 3  # once a minute
+    assert errors[0].exc_info is not None
+    now(run, good)
+    run.until(lambda: ended(sim, *lows), 900)
+    assert said(run) == {}
+    assert [sim.job(low).restarts for low in lows] == [0, 0]
+    assert sim.audit() == []
+
+
+def test_new_instances_are_made_on_all_other_hosts(caplog: pytest.LogCaptureFixture) -> None:
+    """What the host of the one has room for cannot be told, and that is no reason for none at all."""
+    sim = cluster(1)
+    for number in (3, 4):
+        sim.add_host(f"bm{number}", cpus=1, features=("metal",))
+    rules = policies(hosts=("bm1", "bm2", "bm3", "bm4"))
+    run = Rehearsal(sim, rules, MemoryJournal(), spare=True)
+    first = sim.submit("htc", 400.0)
+    run.until(lambda: running(sim, first), 60)
+    now(run, bad(rules))
+    more = [sim.submit("htc", 100.0) for _ in range(3)]
+    with caplog.at_level(logging.ERROR, "backfill.cycle"):
+        run.until(lambda: running(sim, *more), 90)
+    assert {r.getMessage() for r in caplog.records} == {
+        f"deciding about host {run.world.managed[BAD].host} failed: it is left alone; please report this"
+    }
+    assert sim.audit() == []
+
+
+def test_the_journal_of_such_a_day_replays() -> None:
+    """Whoever is set aside depends on what is known, and on nothing else."""
+    rules = bad(policies())
+    sim = cluster(1)
+    run = Rehearsal(sim, rules, MemoryJournal(), spare=True)
+    lows = [sim.submit("htc", 100.0) for _ in range(2)]
+    run.run(100.0)
+    sim.submit("batch", 30.0)
+    run.run(300.0)
+    assert any(ended(sim, low) for low in lows)
+    found = replay_journal(run.journal.read(), rules)
+    assert (found.differences, found.lives) == ([], 1)
+    assert found.plans > 10
+
+
+Step = Callable[[PlanBuilder, ManagedNode], None]
+
+
+def half_a_step(step: Step) -> Step:
+    """A step that begins a call and a phase for one instance, and then raises."""
+
+    def raising(builder: PlanBuilder, node: ManagedNode) -> None:
+        if node.name != BAD:
+            step(builder, node)
+            return
+        head = {"subject": node.name, "generation": node.generation, "reason": "half a step"}
+        builder.do(PauseInstance(**head, host=node.host))  # type: ignore[arg-type]
+        builder.become(node, Phase.EVICTING, "half a step")
+        raise ZeroDivisionError
+
+    return raising
+
+
+def test_no_action_comes_from_a_step_that_raised(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What it had begun is taken back, with all that was decided beside it, and that is decided anew."""
+    sim, run, _ = at_work(policies())
+    (other,) = phases(run, Phase.READY) - {BAD}
+    host = run.world.managed[other].host
+    monkeypatch.setitem(planner._STEPS, Phase.READY, half_a_step(planner._STEPS[Phase.READY]))
+    run.world.queue.everything()
+    before = dict(run.world.managed)
+    run.kill()
+    sim.submit("batch", 30.0, required_nodes=(host,))
+    run.world.queue.full_pass()
+    with pytest.raises(ZeroDivisionError):
+        plan(run.world, run.policies)
+    assert dict(run.world.managed) == before
+    found = plan(run.world, run.policies, spare=True)
+    assert [action for action in found.actions if action.subject == BAD] == []
+    assert {r.subject for r in found.refusals if r.code is Code.STEP_FAILED} == {BAD}
+    assert dict(run.world.managed) == before
+    assert found == plan(run.world, run.policies, from_scratch=True, spare=True)
+
+
+def fail(*_: object) -> None:
+    raise OverflowError("too many")
+
+
+def test_where_nothing_can_be_decided_about_growth_evictions_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of what concerns all there is one: it is left alone, and said."""
+    sim, run, lows = at_work(policies())
+    monkeypatch.setitem(planner._LOOKS, Kind.SCALE, fail)
+    run.world.queue.everything()
+    high = sim.submit("batch", 30.0)
+    run.until(lambda: ended(sim, high), 60)
+    assert set(said(run)) == {"cluster"}
+    run.until(lambda: ended(sim, *lows), 600)
+    assert [sim.job(low).restarts for low in lows] == [0, 0]
+    assert sim.audit() == []
+
+
+def test_one_whose_host_cannot_even_be_told_is_only_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A pause fails as well: all others go on all the same."""
+    sim, run, lows = at_work(policies())
+    monkeypatch.setitem(planner._STEPS, Phase.READY, half_a_step(planner._STEPS[Phase.READY]))
+    monkeypatch.setattr("backfill.core.reconcile.sparing.stop_where_wanted", fail)
+    run.world.queue.everything()
+    run.run(10.0)
+    assert set(said(run)) == {BAD}
+    other = next(job for job in lows if sim.job(job).nodes != (BAD,))
+    run.until(lambda: ended(sim, other), 600)
+
+
+def test_where_ever_more_fail_it_is_no_matter_of_one_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each try meets another one: then the first error is raised, and nothing is begun."""
+    sim = cluster()
+    run = Rehearsal(sim, policies(), MemoryJournal(), spare=True)
+    lows = [sim.submit("htc", 400.0) for _ in range(8)]
+    run.until(lambda: running(sim, *lows), 60)
+    run.kill()
+    tried: list[PlanBuilder] = []
+
+    def look(builder: PlanBuilder, name: str) -> None:
+        if builder not in tried:
+            tried.append(builder)
+            raise OverflowError(f"{len(tried)}: {name}")
+
+    monkeypatch.setitem(planner._LOOKS, Kind.NODE, look)
+    run.world.queue.full_pass()
+    with pytest.raises(OverflowError, match="1: vn"):
+        plan(run.world, run.policies, spare=True)
+    assert len(tried) == 5
+
+
+def test_without_being_asked_to_spare_anybody_a_plan_raises(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in simulations and replays, which are to find such defects."""
+    monkeypatch.setitem(planner._LOOKS, Kind.SCALE, fail)
+    with pytest.raises(OverflowError):
+        Rehearsal(cluster(1), policies(), MemoryJournal())
