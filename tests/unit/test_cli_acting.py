@@ -106,7 +106,7 @@ def test_a_given_up_node_is_explained_and_can_be_tried_again(
         text = capsys.readouterr().out
         assert text.startswith("vn1 has failed too often and was given up")
         assert "it did not register with Slurm within 20 s" in text
-        assert "remove the cause, then `backfill retry vn1`" in text
+        assert "remove the cause, then `backfill retry vn1` frees its name at once" in text
         assert main(["retry", "vn1", *where]) == 0
         assert "its name is used again" in capsys.readouterr().out
         daemon.until(lambda: bool(daemon.sim.job(job).nodes))

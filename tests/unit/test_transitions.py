@@ -132,7 +132,7 @@ SITUATIONS: dict[tuple[Phase, Phase], tuple[ManagedNode, Callable[[ManagedNode],
     (X, E): (node(X, unconfirmed="Slurm shows job 7 on it"), at(LOW, bm1=RUNNING), POLICIES),
 }
 # These take more than a world that stands still, and are what most tests of whole days are about.
-EVERYWHERE = {(B, R), (B, X), (R, D), (E, T), (E, X), (C, R), (F, B)}
+EVERYWHERE = {(B, R), (B, X), (R, D), (E, T), (E, X), (C, R), (F, B), (G, B)}
 
 
 def test_the_table_is_what_is_shown_here() -> None:

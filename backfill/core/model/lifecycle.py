@@ -24,7 +24,7 @@ class Phase(StrEnum):
     RETURNING = "returning"  # being brought back to work, step by step
     REMOVING = "removing"  # instance and node are being taken away
     FAILED = "failed"  # taken away after a failure; tried again after a back-off
-    GIVEN_UP = "given-up"  # failed too often; a person has to look
+    GIVEN_UP = "given-up"  # failed too often; tried again once others work, or after a long rest
 
 
 # One table: from each phase, the phases that may follow. Absent pairs are programmer's errors.
@@ -39,7 +39,7 @@ TRANSITIONS: dict[Phase, frozenset[Phase]] = {
     Phase.RETURNING: frozenset({Phase.READY, Phase.EVICTING, Phase.PARKED, Phase.REMOVING}),
     Phase.REMOVING: frozenset({Phase.FAILED, Phase.GIVEN_UP, Phase.EVICTING}),
     Phase.FAILED: frozenset({Phase.BOOTING}),  # with the next generation
-    Phase.GIVEN_UP: frozenset(),  # a person has its record dropped
+    Phase.GIVEN_UP: frozenset({Phase.BOOTING}),  # the same; or a person has its record dropped
 }
 
 

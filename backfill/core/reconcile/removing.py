@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from backfill.core.model.actions import DeleteInstance, DeleteNode, DownNode, DrainNode, UndrainNode
 from backfill.core.model.cluster import OUR_REASON, Job, NodeBase
-from backfill.core.model.lifecycle import Cause, ManagedNode, Phase, Retry
+from backfill.core.model.lifecycle import Cause, ManagedNode, Phase
 from backfill.core.model.refusals import Code, Goal, Reason, Words, because
 from backfill.core.model.sentences import sentence
 from backfill.core.queue import Topic
@@ -30,6 +30,7 @@ from backfill.core.reconcile.course import begin_eviction, first_rung
 from backfill.core.reconcile.held_limits import give_back
 from backfill.core.reconcile.pressure import must_leave, stop_where_wanted
 from backfill.core.reconcile.reasons import reason_over, taken_by_jobs, wanted_back
+from backfill.core.reconcile.retries import note_failure
 from backfill.core.room import unread_since
 
 
@@ -262,24 +263,4 @@ def _over(builder: PlanBuilder, node: ManagedNode) -> None:
     if not node.fail:
         builder.forget(node, node.reason)
         return
-    scale = builder.policies.scale
-    failures = node.retry.failures + 1
-    if failures >= scale.give_up_after:
-        builder.become(
-            node,
-            Phase.GIVEN_UP,
-            f"given up after {failures} failures: {node.reason}",
-            **_nothing_left(Retry(failures)),
-        )
-        return
-    wait_s = scale.backoff_s(failures)
-    builder.become(
-        node,
-        Phase.FAILED,
-        f"failure {failures} of {scale.give_up_after}, next try in {wait_s:.0f} s: {node.reason}",
-        **_nothing_left(Retry(failures, not_before_s=builder.now_s + wait_s)),
-    )
-
-
-def _nothing_left(retry: Retry) -> dict[str, object]:
-    return {"held": (), "stop": None, "check": None, "order": None, "retry": retry}
+    note_failure(builder, node)

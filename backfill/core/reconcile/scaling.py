@@ -7,8 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from backfill.core.model.cluster import Job
 from backfill.core.model.lifecycle import ManagedNode, NodeStop, Phase, Retry
 from backfill.core.model.plan import SetNode
-from backfill.core.model.refusals import Code, Goal, Reason, Refusal, Words, because, limit, refusal
-from backfill.core.placement import names_of
+from backfill.core.model.refusals import Code, Goal, Reason, Refusal, because, limit, refusal
 from backfill.core.policies.demand import Asked, Need, QueueNeeds
 from backfill.core.policy import PolicySet
 from backfill.core.reconcile.admission import (
@@ -27,6 +26,7 @@ from backfill.core.reconcile.making_room import idle_for_own, idle_for_stopped, 
 from backfill.core.reconcile.own_machines import asks, kinds_waiting
 from backfill.core.reconcile.pressure import most_disruptions
 from backfill.core.reconcile.reasons import asked_back, beyond_room
+from backfill.core.reconcile.retries import free_slot, tell_hopeless
 from backfill.core.reconcile.turns import first_of_all, lacks_room
 from backfill.core.room import NodeNeed, crowded
 from backfill.core.world import World
@@ -37,6 +37,7 @@ def plan_scale(builder: PlanBuilder) -> None:
     policies = builder.policies
     if builder.blind:
         return
+    tell_hopeless(builder)
     _reclaim(builder)
     _let_forgotten_go(builder)
     _let_fallen_go(builder)
@@ -232,7 +233,7 @@ def _grow(builder: PlanBuilder, want: Want) -> bool:
         for closed, why in why_not.items():
             builder.refuse(closed, what, why, about)
         return False
-    slot = _free_slot(builder, image, what, about)
+    slot = free_slot(builder, image, what, about)
     if slot is None:
         return False
     name, address, failures = slot
@@ -290,54 +291,6 @@ def _ramp(builder: PlanBuilder) -> Reason | None:
     if why:
         builder.wake_at(world.fleet.created_back_s(scale.grow_per_min) + MINUTE_S)
     return why
-
-
-def _free_slot(builder: PlanBuilder, image: str, what: Goal, about: str) -> tuple[str, str, int] | None:
-    """Find a name that nothing uses, inside Slurm or outside, with its address and past failures.
-
-    None: there is none, or none is to be used now; why is refused.
-    """
-    world = builder.world
-    for name, address in names_of(world, builder.policies).free(world):
-        if builder.policies.name_reserved(name, image):
-            continue
-        node = world.managed.get(name)
-        if node is None:
-            if name not in world.nodes and not world.places_of(name):
-                return name, address, 0
-        elif node.fleet:
-            continue  # its fleet tries it again, or undoes everything
-        elif _warns(builder, node):
-            return None  # the other names would only fail as well
-        elif node.phase is Phase.FAILED and not world.places_of(name):
-            return name, address, node.retry.failures
-    builder.refuse("cluster", what, because(Code.NO_NAME), about)
-    return None
-
-
-def _warns(builder: PlanBuilder, node: ManagedNode) -> bool:
-    """Return True if this node has failed so that nothing should be begun now under any name."""
-    next_s = node.retry.not_before_s
-    if node.phase is Phase.FAILED and next_s is not None and builder.now_s < next_s:
-        builder.wake_at(next_s)
-        builder.refuse(node.name, Goal.RETRY, because(Code.FAILED_BEFORE, said=Words(node.reason)))
-        return True
-    if node.phase is Phase.GIVEN_UP:
-        builder.refuse(node.name, Goal.RETRY, because(Code.FAILED_BEFORE, said=Words(node.reason)))
-        proven = (other.proof.proven_s for other in builder.world.managed.values())
-        return all(proven_s is None or node.since_s > proven_s for proven_s in proven)
-    if _boot_just_failed(builder, node):
-        # How long to wait after this failure is known as soon as it is cleared away.
-        builder.refuse(node.name, Goal.RETRY, because(Code.FAILED_BEFORE, said=Words(node.reason)))
-        return True
-    return False
-
-
-def _boot_just_failed(builder: PlanBuilder, node: ManagedNode) -> bool:
-    """Return True if a boot has failed and is being cleared away, on a host where that can succeed."""
-    host = builder.world.hosts.get(node.host)
-    clearing = node.phase is Phase.REMOVING and node.fail and node.proof.proven_s is None
-    return clearing and host is not None and host.reachable
 
 
 def _spare(builder: PlanBuilder, wanted: Sequence[Want]) -> list[ManagedNode]:

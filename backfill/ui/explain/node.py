@@ -217,7 +217,11 @@ def _change_failed(node: Entry, picture: Answers) -> list[str]:
 
 
 def _change_given_up(node: Entry, picture: Answers) -> list[str]:
-    return [f"remove the cause, then `backfill retry {node['name']}`; by itself nothing happens"]
+    own = "a name that keeps failing while others become ready is not tried again by itself"
+    return [
+        f"it is tried again once other nodes become ready, or after a long rest; {own}",
+        f"remove the cause, then `backfill retry {node['name']}` frees its name at once",
+    ]
 
 
 _CHANGES: dict[str, _Rule] = {

@@ -1,0 +1,182 @@
+"""Boots that failed: when their names are tried again, and what is not begun before that.
+
+A name that failed too often is given up, and no other is begun until somebody has proven himself or it
+has rested: then a single boot shows whether the site is well. Once it is, the names come back one by
+one. Who fails again and again while others work is to blame himself, and stays given up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from backfill.core.model.lifecycle import ManagedNode, Phase, Retry
+from backfill.core.model.refusals import Code, Goal, Words, because
+from backfill.core.placement import names_of
+from backfill.core.reconcile.builder import PlanBuilder
+
+_LONGEST_REST_S = 3600.0  # unless the breakers of readiness rest for longer
+
+
+# --- when a boot has failed ----------------------------------------------------------------------
+
+
+def note_failure(builder: PlanBuilder, node: ManagedNode) -> None:
+    """Nothing is left outside of a node that has failed: count it, and say when its name is tried again."""
+    scale = builder.policies.scale
+    failures = node.retry.failures + 1
+    if failures >= scale.give_up_after:
+        # Of one that had been given up before, this try was counted as it began, if it was to be.
+        _give_up(builder, node, max(scale.give_up_after, node.retry.failures))
+        return
+    wait_s = scale.backoff_s(failures)
+    reason = f"failure {failures} of {scale.give_up_after}, next try in {wait_s:.0f} s: {node.reason}"
+    _become(builder, node, Phase.FAILED, reason, Retry(failures, not_before_s=builder.now_s + wait_s))
+
+
+def _give_up(builder: PlanBuilder, node: ManagedNode, failures: int) -> None:
+    reason = f"given up after {failures} failures: {node.reason}"
+    if builder.policies.scale.hopeless(failures):
+        reason += f"; others work meanwhile, so that only `backfill retry {node.name}` frees its name"
+    _become(builder, node, Phase.GIVEN_UP, reason, Retry(failures))
+
+
+def _become(builder: PlanBuilder, node: ManagedNode, phase: Phase, reason: str, retry: Retry) -> None:
+    builder.become(node, phase, reason, held=(), stop=None, check=None, order=None, retry=retry)
+
+
+def _proven_s(builder: PlanBuilder) -> float:
+    """Return when a node of ours last proved itself; 0 where none has."""
+    return max((node.proof.proven_s or 0.0 for node in builder.world.managed.values()), default=0.0)
+
+
+# --- names for new instances ---------------------------------------------------------------------
+
+
+def free_slot(builder: PlanBuilder, image: str, what: Goal, about: str) -> tuple[str, str, int] | None:
+    """Find a name that nothing uses, inside Slurm or outside, with its address and past failures.
+
+    None: there is none, or none is to be used now; why is refused.
+    """
+    doubtful = _doubtful(builder)
+    if doubtful and _rests(builder, doubtful):
+        return None  # the other names would only fail as well
+    for name, address, node in _names(builder, image):
+        if node is not None and _warns(builder, node):
+            return None
+        failures = None if _is_used(builder, name, node) else _failures(builder, node, doubtful)
+        if failures is not None:
+            return name, address, failures
+    if (slot := _last_resort(builder, image, doubtful)) is None:
+        builder.refuse("cluster", what, because(Code.NO_NAME), about)
+    return slot
+
+
+def _failures(builder: PlanBuilder, node: ManagedNode | None, doubtful: list[ManagedNode]) -> int | None:
+    """Return how many failures count with a name that is to be used now; None: it is not."""
+    if node is None:
+        return 0
+    if node.phase is Phase.FAILED:
+        return node.retry.failures
+    # Others work: if this try fails as well, the name is to blame itself.
+    return node.retry.failures + 1 if _comes_back(builder, node, doubtful) else None
+
+
+def _last_resort(
+    builder: PlanBuilder, image: str, doubtful: list[ManagedNode]
+) -> tuple[str, str, int] | None:
+    """Return the name that was given up first, where no other is left to show whether the site is well."""
+    hopeless = builder.policies.scale.hopeless
+    found = [
+        (node.since_s, name, address, node.retry.failures)
+        for name, address, node in (_names(builder, image) if doubtful else ())
+        if node in doubtful and not hopeless(node.retry.failures) and not _is_used(builder, name, node)
+    ]
+    return min(found)[1:] if found else None
+
+
+def _names(builder: PlanBuilder, image: str) -> Iterator[tuple[str, str, ManagedNode | None]]:
+    """Yield names that may be free for an instance of this image, their addresses, and their records."""
+    for name, address in names_of(builder.world, builder.policies).free(builder.world):
+        node = builder.world.managed.get(name)
+        # A fleet tries its members again by itself, or undoes everything.
+        if not builder.policies.name_reserved(name, image) and not (node is not None and node.fleet):
+            yield name, address, node
+
+
+def _is_used(builder: PlanBuilder, name: str, node: ManagedNode | None) -> bool:
+    """Return True if something of this name is on a host, or in Slurm, which forgets failed ones late."""
+    return bool(builder.world.places_of(name)) or (node is None and name in builder.world.nodes)
+
+
+def tell_hopeless(builder: PlanBuilder) -> None:
+    """Say of which names a person has to free them, whether an instance is wanted now or not."""
+    for node in _given_up(builder):
+        if builder.policies.scale.hopeless(node.retry.failures):
+            _refuse(builder, node)
+
+
+def _given_up(builder: PlanBuilder) -> list[ManagedNode]:
+    """Return the names that were given up, the first of them first; a fleet's go with their fleet."""
+    world = builder.world
+    found = (world.managed[name] for name in world.fleet.in_phase(Phase.GIVEN_UP))
+    return sorted((node for node in found if not node.fleet), key=lambda node: (node.since_s, node.name))
+
+
+def _doubtful(builder: PlanBuilder) -> list[ManagedNode]:
+    """Return those that were given up since somebody last proved himself."""
+    given_up = _given_up(builder)
+    proven_s = _proven_s(builder) if given_up else 0.0
+    return [node for node in given_up if node.since_s > proven_s]
+
+
+def _rests(builder: PlanBuilder, doubtful: list[ManagedNode]) -> bool:
+    """Return True if it is too early for another try, or one is under way.
+
+    It rests for as long as the trouble has lasted so far, within bounds.
+    """
+    first, last, rest_s = doubtful[0], doubtful[-1], builder.policies.readiness.rest_s
+    over_s = last.since_s + max(rest_s, min(last.since_s - first.since_s, _LONGEST_REST_S))
+    builder.wake_at(over_s)
+    if builder.now_s >= over_s and not builder.world.fleet.count_in(Phase.BOOTING):
+        return False
+    _refuse(builder, last)
+    return True
+
+
+def _comes_back(builder: PlanBuilder, node: ManagedNode, doubtful: list[ManagedNode]) -> bool:
+    """Return True if a name that was given up is tried again, because others work and it has rested.
+
+    Each failure of its own makes the rest twice as long.
+    """
+    scale, rest_s = builder.policies.scale, builder.policies.readiness.rest_s
+    if node.phase is not Phase.GIVEN_UP or node in doubtful or scale.hopeless(node.retry.failures):
+        return False
+    again_s = rest_s * 2.0 ** min(max(0, node.retry.failures - scale.give_up_after), 30)
+    over_s = node.since_s + max(rest_s, min(again_s, _LONGEST_REST_S))
+    builder.wake_at(over_s)
+    if builder.now_s < over_s:
+        _refuse(builder, node)
+    return builder.now_s >= over_s
+
+
+def _warns(builder: PlanBuilder, node: ManagedNode) -> bool:
+    """Return True if this node has just failed so that nothing should be begun now under any name."""
+    next_s = node.retry.not_before_s
+    if node.phase is Phase.FAILED and next_s is not None and builder.now_s < next_s:
+        builder.wake_at(next_s)
+    elif not _boot_just_failed(builder, node):
+        return False
+    # How long to wait after a failure is known as soon as it is cleared away.
+    _refuse(builder, node)
+    return True
+
+
+def _boot_just_failed(builder: PlanBuilder, node: ManagedNode) -> bool:
+    """Return True if a boot has failed and is being cleared away, on a host where that can succeed."""
+    host = builder.world.hosts.get(node.host)
+    clearing = node.phase is Phase.REMOVING and node.fail and node.proof.proven_s is None
+    return clearing and host is not None and host.reachable
+
+
+def _refuse(builder: PlanBuilder, node: ManagedNode) -> None:
+    builder.refuse(node.name, Goal.RETRY, because(Code.FAILED_BEFORE, said=Words(node.reason)))

@@ -1,0 +1,101 @@
+"""Names that were given up come back once the site is well; whoever is to blame himself stays given up."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import pytest
+
+from backfill.core.model.lifecycle import Phase
+from backfill.core.model.sentences import why
+from backfill.core.policies.scale import Scale
+from backfill.drivers.simulated.world import SimulatedWorld
+from backfill.drivers.store.memory import MemoryJournal
+from backfill.sim.scenarios.rehearsal import Rehearsal
+from tests.simulation.policy_cluster import TWELVE, cluster, ended, phases, policies, ready, running
+
+HOUR_S = 3600.0
+SCALE = Scale(idle_s=1e6, boot_within_s=30.0, retry_after_s=10.0, give_up_after=3)
+
+
+def silent(sim: SimulatedWorld, names: Iterable[str], *, on: bool = True) -> None:
+    """Guests of these names start and are never heard of."""
+    for name in names:
+        sim.faults.never_boots(name, -1 if on else 0)
+
+
+def lived(sim: SimulatedWorld) -> Rehearsal:
+    """It looks six times a minute: hours pass."""
+    return Rehearsal(sim, policies(scale=SCALE), MemoryJournal(), poll_s=10.0)
+
+
+def boots(run: Rehearsal, name: str = "") -> list[str]:
+    """The names under which a boot was begun, in order."""
+    made = [r.subject for r in run.journal.read() if r.kind == "intent" and r.body["t"] == "CreateInstance"]
+    return [one for one in made if name in ("", one)]
+
+
+@pytest.mark.parametrize("wanted", [1, 8])
+def test_after_an_outage_of_the_site_all_names_come_back(wanted: int) -> None:
+    """Nobody says that it is over: a single boot in an hour at least shows it, and the others follow.
+
+    A daemon that was started anew meanwhile goes on by the same records.
+    """
+    sim = cluster(cpus=6)
+    run = lived(sim)
+    silent(sim, TWELVE.names)
+    jobs = [sim.submit("htc", 100.0) for _ in range(wanted)]
+    run.run(4 * HOUR_S)
+    assert phases(run, Phase.GIVEN_UP)
+    tried = len(boots(run))
+    run.kill()
+    run.start()
+    silent(sim, TWELVE.names, on=False)
+    run.until(lambda: running(sim, *jobs), 1.5 * HOUR_S)
+    assert len(boots(run)) <= tried + wanted
+    run.until(lambda: ended(sim, *jobs), 300.0)
+    more = [sim.submit("htc", 100.0) for _ in range(12)]
+    run.until(lambda: ended(sim, *more), 2 * HOUR_S)
+    assert phases(run, Phase.GIVEN_UP) == set()
+    assert sim.audit() == []
+
+
+def test_while_it_lasts_a_try_is_rare_and_alone() -> None:
+    """However many jobs wait; and work that stands still is none of it."""
+    sim = cluster(cpus=2)
+    run = lived(sim)
+    low = sim.submit("htc", 1e5)
+    run.until(lambda: running(sim, low), 60)
+    (node,) = run.world.managed.values()
+    sim.submit("batch", 1e5, cpus=2, required_nodes=(node.host,))
+    run.until(lambda: phases(run, Phase.PARKED) == {node.name}, 60)
+    silent(sim, TWELVE.names)
+    for _ in range(6):
+        sim.submit("htc", 100.0)
+    run.run(HOUR_S)
+    most, before = 0, len(boots(run))
+    for _ in range(int(4 * HOUR_S / 30)):
+        run.run(30.0)
+        most = max(most, len(phases(run, Phase.BOOTING)))
+    assert most == 1
+    assert 3 <= len(boots(run)) - before <= 3 * 4
+    assert run.world.managed[node.name].phase is Phase.PARKED
+
+
+def test_a_name_that_fails_while_others_work_stays_given_up() -> None:
+    """It is tried as often again as before, and then a person is told how to free it; others work on."""
+    sim = cluster()
+    run = lived(sim)
+    silent(sim, ["vn1"])
+    for _ in range(8):
+        jobs = [sim.submit("htc", 100.0) for _ in range(9)]
+        run.until(lambda jobs=jobs: ended(sim, *jobs), 3 * HOUR_S)  # type: ignore[misc]
+        assert ready(run) >= 7
+        for name in sorted(phases(run, Phase.READY))[:1]:
+            sim.crash_instance(name)
+        run.run(HOUR_S)
+    assert len(boots(run, "vn1")) == 2 * SCALE.give_up_after
+    assert phases(run, Phase.GIVEN_UP) == {"vn1"}
+    assert "given up after 6 failures" in run.world.managed["vn1"].reason
+    (said,) = [why(r) for r in run.cycle.last.refusals if r.subject == "vn1"]
+    assert "only `backfill retry vn1` frees its name" in said
