@@ -396,10 +396,19 @@ class Names:
         self._place = {name: place for place, name in enumerate(template.names)}
         self._open: list[int] = []  # places of those that may be free, in order
         self._strays: set[str] = set()
+        self._meant: dict[tuple[str, str], frozenset[str]] = {}  # by image and network
 
     def forget(self) -> None:
         """Anything may have changed."""
         self.names.touched.update(self._place)
+
+    def meant_for(self, image: str, network: str) -> frozenset[str]:
+        """Return all names that instances of an image in a network may have, in use or not."""
+        kind = image, network
+        if kind not in self._meant:
+            reserved = self.policies.name_reserved
+            self._meant[kind] = frozenset(name for name in self._place if not reserved(name, image, network))
+        return self._meant[kind]
 
     def free(self, world: World) -> Iterator[tuple[str, str]]:
         """Yield names that may be free, with their addresses, in the order of the policy file: those

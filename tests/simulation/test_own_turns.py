@@ -3,26 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
+from backfill.core.model.lifecycle import Phase
+from backfill.core.policies.budgets import Budget, Budgets
+from backfill.core.policies.environments import Environments, ImageRule
+from backfill.core.policies.limits import Limits
 from backfill.core.policies.own_machines import OwnMachines
 from backfill.core.policies.scale import Scale
+from backfill.core.policy import Template
 from backfill.core.reconcile.planner import plan
 from backfill.core.world import World
 from backfill.drivers.simulated.world import SimulatedWorld
 from backfill.sim.scenarios.rehearsal import Rehearsal
-from tests.simulation.policy_cluster import cluster, ended, play, policies, running
+from tests.simulation.policy_cluster import TWELVE, cluster, ended, play, policies, running
 from tests.simulation.test_own_machines import why_not
 
 PASSED_S = 60.0
 DAY_S = 86400.0
+OWN = OwnMachines(enabled=True, passed_over_s=PASSED_S)
 
 
-def begin(**more: object) -> tuple[SimulatedWorld, Rehearsal]:
-    own = OwnMachines(enabled=True, passed_over_s=PASSED_S, **more)  # type: ignore[arg-type]
+def begin(**rules: object) -> tuple[SimulatedWorld, Rehearsal]:
     sim = cluster(2)
-    return sim, play(sim, policies(own_machines=own, scale=Scale(idle_s=5)))
+    return sim, play(sim, policies(**{"own_machines": OWN, "scale": Scale(idle_s=5), **rules}))
 
 
 def spread(sim: SimulatedWorld) -> str:
@@ -99,7 +105,7 @@ def test_a_host_that_comes_back_by_itself_is_kept_for_it_at_once() -> None:
 
 def test_a_job_beyond_its_users_own_cap_stops_nobody_else() -> None:
     """It waits for the user's other job, not for room."""
-    sim, run = begin(most_per_user=1)
+    sim, run = begin(own_machines=replace(OWN, most_per_user=1))
     first = sim.submit("htc", DAY_S, user="eve", comment="backfill-vm:cpus=1")
     run.until(lambda: running(sim, first), 60)
     second = sim.submit("htc", 10.0, user="eve", comment="backfill-vm:cpus=1")
@@ -137,3 +143,70 @@ def test_orders_that_wait_cost_nothing_while_no_host_changes(monkeypatch: pytest
     monkeypatch.setattr("backfill.engine.cycle.plan", plan)  # once each, and not from scratch as well
     run.run(10)
     assert len(asked) <= 10 * len(hosts)
+
+
+def few(count: int, *, image: str = "default") -> Template:
+    """So many names are all that instances can have."""
+    names, addresses = TWELVE.names[:count], TWELVE.addresses[:count]
+    return replace(TWELVE, names=names, addresses=addresses, image=image)
+
+
+@pytest.mark.parametrize(
+    ("rules", "said"),
+    [
+        ({"limits": Limits(max_instances=2)}, "limits.max_instances = 2"),
+        ({"instances": few(2)}, "names for them in instances.names = 2"),
+        (
+            {"environments": Environments(rules=(ImageRule("default", most_cpus=3),))},
+            "CPUs for image default = 3",
+        ),
+        (
+            {"environments": Environments(rules=(ImageRule("default", most_memory_mb=1000),))},
+            "MB for image default = 1000",
+        ),
+    ],
+)
+def test_what_can_never_be_had_is_given_back_at_once(rules: dict[str, object], said: str) -> None:
+    """Its owner is told by what; and it holds up nobody, however long it is held after that."""
+    sim, run = begin(**rules)
+    eve = sim.submit("htc", 10.0, user="eve", num_nodes=3, cpus=6, comment="backfill-vm:cpus=2,mem=500")
+    run.run(10)
+    assert [why for why in why_not(run, eve) if said in why]
+    run.run(PASSED_S)
+    other = sim.submit("htc", 10.0, user="bob", comment="backfill-vm:cpus=1,mem=200")
+    run.until(lambda: ended(sim, other), 60)
+
+
+def silent_name(sim: SimulatedWorld, run: Rehearsal) -> None:
+    """vn1 has been given up, and no instance is wanted to try it again."""
+    sim.faults.never_boots("vn1", 1)
+    first = sim.submit("htc", 10.0)
+    run.until(lambda: bool(run.world.fleet.in_phase(Phase.GIVEN_UP)), 300)
+    sim.user_cancel(first)
+
+
+def strange_name(sim: SimulatedWorld, run: Rehearsal) -> None:
+    """vn1 is somebody else's."""
+    sim.add_host("vn1", cpus=1, features=("metal",))
+
+
+def full_budget(sim: SimulatedWorld, run: Rehearsal) -> None:
+    """No more than two instances may be at work, at any time."""
+    allowed = Budgets((Budget("2", schedule="0 * * * *", duration_s=3600.0),))
+    run.cycle.policies = replace(run.cycle.policies, budgets=allowed)
+
+
+@pytest.mark.parametrize("lost", [silent_name, strange_name, full_budget])
+def test_nobody_waits_for_an_order_that_lacks_what_does_not_come_by_itself(
+    lost: Callable[[SimulatedWorld, Rehearsal], None],
+) -> None:
+    """As little as for hosts that are away; once it comes all the same, it is the order's turn."""
+    sim, run = begin(instances=few(3), scale=Scale(idle_s=5, give_up_after=1))
+    run.run(5)
+    lost(sim, run)
+    eve = sim.submit("htc", 10.0, user="eve", num_nodes=3, cpus=3, comment="backfill-vm:cpus=1")
+    run.run(PASSED_S + 30)
+    plain = sim.submit("htc", 30.0, user="bob")
+    own = sim.submit("htc", 30.0, user="ann", comment="backfill-vm:cpus=1")
+    run.until(lambda: ended(sim, plain, own), 200)
+    assert not running(sim, eve)

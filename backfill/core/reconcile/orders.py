@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 
 from backfill.core.model.fleet import Fleet
-from backfill.core.model.lifecycle import ABSENT, Phase
+from backfill.core.model.lifecycle import ABSENT, OVER, Phase
 from backfill.core.placement import names_of
 from backfill.core.reconcile.builder import PlanBuilder, members
 from backfill.core.room import NodeNeed, functions_free, never, own_need, own_network, places_now
@@ -61,6 +61,20 @@ def free_names(builder: PlanBuilder, fleet: Fleet) -> Iterator[tuple[str, str]]:
             continue
         if name not in world.managed and name not in world.nodes and not world.places_of(name):
             yield name, address
+
+
+def names_soon(builder: PlanBuilder, fleet: Fleet) -> int:
+    """Return how many names its members could have if whatever works under them were gone.
+
+    Under a name that has failed nothing works that goes: it waits for its next try, or for a person. And
+    a node of somebody else's stays.
+    """
+    world = builder.world
+    names = names_of(world, builder.policies)
+    network = own_network(world, fleet.job) if fleet.job else ""
+    meant = names.meant_for(image_of_order(builder, fleet), network)
+    failed = {n for n in world.fleet.in_phase(Phase.REMOVING) if world.managed[n].fail}
+    return len(meant - names.strays(world) - failed - world.fleet.in_phase(*OVER))
 
 
 def may_have(builder: PlanBuilder, fleet: Fleet, name: str) -> bool:

@@ -15,10 +15,11 @@ from backfill.core.model.job_machines import JobMachines, MachinesState
 from backfill.core.model.lifecycle import ManagedNode, Phase
 from backfill.core.model.refusals import Code, Reason, because, limit, no_host
 from backfill.core.picture import named
+from backfill.core.placement import names_of
 from backfill.core.policy import PolicySet
 from backfill.core.reconcile.builder import PlanBuilder, members
 from backfill.core.reconcile.pressure import is_free_for
-from backfill.core.room import never, own_need, places_ever
+from backfill.core.room import never, own_need, own_network, places_ever
 from backfill.core.world import World
 
 # --- which jobs, in which order ------------------------------------------------------------------
@@ -168,7 +169,7 @@ def places_in(company: Company, places: list[int]) -> int:
 def not_its_image(builder: PlanBuilder, own: JobMachines, job: Job) -> Reason | None:
     """Return why the job cannot have its image, if it cannot."""
     environments = builder.policies.environments
-    image = own.image or builder.policies.instances.image
+    image = _image(builder, own)
     if environments.images and image not in environments.images:
         return because(Code.MACHINES_IMAGE, image=image, images=environments.images)
     return environments.refusal(job) or environments.keeps_out(image, job)
@@ -199,7 +200,30 @@ def too_many_ever(builder: PlanBuilder, own: JobMachines) -> Reason | None:
     for key, most in caps.items():
         if size > most:
             return because(Code.MACHINES_MANY, what=what, key=key, most=most)
+    return _too_many_alike(builder, own, others, what)
+
+
+def _too_many_alike(
+    builder: PlanBuilder, own: JobMachines, others: list[JobMachines], what: str
+) -> Reason | None:
+    """Return that there are too few names for so many, or that their image may never have so much."""
+    policies, image = builder.policies, _image(builder, own)
+    alike = [own, *(other for other in others if _image(builder, other) == image)]
+    names = names_of(builder.world, policies).meant_for(image, own_network(builder.world, own.job))
+    rule = policies.environments.rule(image)
+    wanted = {
+        "names for them in instances.names": (own.size, len(names)),
+        f"CPUs for image {image}": (sum(o.size * o.flavour.cpus for o in alike), rule.most_cpus),
+        f"MB for image {image}": (sum(o.size * o.flavour.memory_mb for o in alike), rule.most_memory_mb),
+    }
+    for key, (much, most) in wanted.items():
+        if much > most and (most or key.startswith("names")):
+            return because(Code.MACHINES_MANY, what=what, key=key, most=most)
     return None
+
+
+def _image(builder: PlanBuilder, own: JobMachines) -> str:
+    return own.image or builder.policies.instances.image
 
 
 # --- one of them ---------------------------------------------------------------------------------

@@ -8,8 +8,8 @@ from backfill.core.model.fleet import Fleet, FleetState
 from backfill.core.model.lifecycle import Phase
 from backfill.core.placement import rooms_of
 from backfill.core.queue import Topic
-from backfill.core.reconcile.builder import PlanBuilder, members
-from backfill.core.reconcile.orders import need_of_member
+from backfill.core.reconcile.builder import PlanBuilder, budgets_change_s, members, most_instances
+from backfill.core.reconcile.orders import names_soon, need_of_member
 from backfill.core.reconcile.own_machines import places_in
 
 
@@ -34,7 +34,8 @@ def first_of_all(builder: PlanBuilder) -> Fleet | None:
 def comes_first(builder: PlanBuilder, fleet: Fleet) -> bool:
     """Return True if an order of a job's has been passed over for long enough, and can soon be served.
 
-    Room that is kept free for it serves nobody while hosts that it needs are given away for long, or dead.
+    Room that is kept free for it serves nobody while hosts that it needs are given away for long, or dead,
+    while names that it needs are not to be had, or a budget allows fewer instances than that.
     """
     due_s = fleet.ordered_s + builder.policies.own_machines.passed_over_s
     builder.wake_at(due_s)
@@ -42,9 +43,18 @@ def comes_first(builder: PlanBuilder, fleet: Fleet) -> bool:
         return False
     if fleet.state is not FleetState.WAITING:
         return True
+    if names_soon(builder, fleet) < fleet.size or _above_budget(builder, fleet):
+        return False
     builder.awaits(Topic.ROOM)
     shape = (fleet.flavour or builder.policies.instances.flavour).resources
     rooms, need = rooms_of(builder.world, builder.policies), need_of_member(builder, fleet)
     places, more_s = rooms.places_soon(builder.world, (shape, need))
     builder.wake_at(more_s)
     return places_in(fleet.company, places) >= fleet.size
+
+
+def _above_budget(builder: PlanBuilder, fleet: Fleet) -> bool:
+    """Return True if a budget forbids so many now, whoever else makes way."""
+    most = most_instances(builder.world, builder.policies)
+    builder.wake_at(budgets_change_s(builder.world, builder.policies))
+    return most is not None and fleet.size > most
