@@ -61,6 +61,7 @@ def rules(rig: SlowRig) -> dict[str, Any]:
         "libvirt": {"hardware": {**hardware, "disk_cache": "writeback"}, "limits": patient},
         "devices": {"entries": [{"name": "vf", "functions": 1, "sharing": "anyone"}]},
         "daemon": {"poll_s": 5, "host_poll_s": 10},
+        "liveness": {"down_after_s": 2400},
         "readiness": {"clock_offset_s": 30, "retry_s": 5, **within},
         "scale": {"idle_s": 86_400, "boot_within_s": 2400},
         "limits": {"max_instances": 1, "keep_memory_mb": 0},

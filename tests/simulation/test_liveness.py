@@ -106,6 +106,24 @@ def test_a_guest_that_falls_silent_is_replaced() -> None:
     assert [v for v in sim.audit() if v.kind in ("twice", "stale")] == []
 
 
+def test_a_guest_that_is_being_asked_has_time_to_answer() -> None:
+    """It gave none twice; as long as it is asked once more it is not given up, and then it answers."""
+    sim = cluster()
+    run = Rehearsal(sim, replace(policies(), liveness=Liveness(down_after_s=60.0)), MemoryJournal())
+    run.costs = replace(run.costs, wake_again_s=60.0)
+    low = sim.submit("htc", 900.0)
+    run.until(lambda: running(run, low), 120)
+    (name,) = sim.job(low).nodes
+    sim.cut_node(name)
+    sim.faults.fail("wake", UnreachableError(name, "no answer"), subject=name, times=2)
+    run.run(300.0)
+    assert run.world.managed[name].phase is Phase.READY
+    sim.cut_node(name, connected=True)
+    run.until(lambda: sim.job(low).state is JobState.COMPLETED, 1200)
+    assert sim.job(low).restarts == 0
+    assert sim.audit() == []
+
+
 def test_a_guest_that_slurm_alone_does_not_hear_keeps_its_work() -> None:
     """It answers its hypervisor: the network between them is broken, and its job goes on."""
     sim = cluster()

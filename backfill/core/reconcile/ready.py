@@ -32,7 +32,7 @@ from backfill.core.model.sentences import sentence
 from backfill.core.queue import Topic
 from backfill.core.reconcile.admission import image_of
 from backfill.core.reconcile.builder import PlanBuilder, Progress
-from backfill.core.reconcile.condemn import condemn, forgotten, lost, permit, work_on
+from backfill.core.reconcile.condemn import condemn, forgotten, lost, permit, permitted, work_on
 from backfill.core.reconcile.course import WAITS_FOR, begin_eviction, stop_forgotten, was_throttled
 from backfill.core.reconcile.devices import see_to_devices
 from backfill.core.reconcile.held_jobs import go_on_together, show, waits_for
@@ -161,10 +161,14 @@ def _silent(builder: PlanBuilder, node: ManagedNode) -> None:
     woken_s = node.proof.woken_s
     if woken_s is None or woken_s <= world.silent[node.name]:
         progress, tried = builder.do(wake), builder.operation(wake)
-        failed = tried is not None and (progress is Progress.FINAL or tried.attempts >= _CALLS)
-        if failed and tried is not None:
-            why = f"{problem}, nor its hypervisor: {tried.problem}"
-            condemn(builder, node, Cause.SILENT, why, fail=True)
+        if tried is None or not (progress is Progress.FINAL or tried.attempts >= _CALLS):
+            return
+        why = f"{problem}, nor its hypervisor"
+        if progress in (Progress.BEGUN, Progress.RUNNING):
+            # Asked once more, it may answer; the readings count on.
+            permitted(builder, node, Cause.SILENT, why, work_on(builder, node))
+        else:
+            condemn(builder, node, Cause.SILENT, f"{why}: {tried.problem}", fail=True)
         return
     builder.refuse(node.name, Goal.REMOVAL, because(Code.GUEST_ANSWERS, silent_s=rule.down_after_s))
 
