@@ -15,13 +15,15 @@ from backfill.core.model.quantities import WriteRate
 from backfill.core.model.readiness import Streak
 from backfill.core.model.refusals import Code, Reason, Words, because
 from backfill.core.policies.limits import Limits
-from backfill.core.tables import Bag, CallIndex, ClaimIndex, FleetIndex, ReadyIndex, Table, UndoLog
+from backfill.core.remainders import ReadyIndex
+from backfill.core.tables import Bag, CallIndex, ClaimIndex, FleetIndex, Table, UndoLog
 
 _TOMBSTONE_S = 120.0
 
 
 # What demand asks of a waiting job: jobs of which all of this is equal count alike.
 Wish = tuple[str, float, str, int, int, int, float | None, bool, str]
+_Line = tuple[str, Wish]  # its partition first
 
 
 class JobIndex:
@@ -51,10 +53,8 @@ class JobIndex:
             for node in job.nodes:
                 self._on.setdefault(node, set()).add(job.id)
         self._note_asking(job)
-        if (line := _line(job)) is not None:
-            alike = self._pending.setdefault(line[0], {})
-            alike.setdefault(line[1], set()).add(job.id)
-        if before != line:
+        if before != (line := _line(job)):
+            self._move(job.id, before, line)
             self.waiting_changes += 1
         if (before or line) and old != job:
             self.pending_changes += 1
@@ -62,7 +62,8 @@ class JobIndex:
     def drop(self, job_id: str, seen_s: float) -> None:
         """Forget a job that Slurm has forgotten, as was seen at `seen_s`."""
         self._forget(job_id)
-        if _line(self.jobs.pop(job_id, None)) is not None:
+        if (line := _line(self.jobs.pop(job_id, None))) is not None:
+            self._move(job_id, line, None)
             self.waiting_changes += 1
             self.pending_changes += 1
         self._gone.pop(job_id, None)
@@ -124,14 +125,19 @@ class JobIndex:
         self._halted.discard(job_id)
         for node in old.nodes:
             self._on.get(node, set()).discard(job_id)
-        if old.state is JobState.PENDING:
-            alike, wish = self._pending[old.partition], _wish(old)
-            alike[wish].discard(job_id)
-            if not alike[wish]:
-                del alike[wish]
+
+    def _move(self, job_id: str, before: _Line | None, after: _Line | None) -> None:
+        """Put a job into another line; one that stays where it is, is not touched: others have its set."""
+        if before is not None:
+            alike = self._pending[before[0]]
+            alike[before[1]].discard(job_id)
+            if not alike[before[1]]:
+                del alike[before[1]]
+        if after is not None:
+            self._pending.setdefault(after[0], {}).setdefault(after[1], set()).add(job_id)
 
 
-def _line(job: Job | None) -> tuple[str, Wish] | None:
+def _line(job: Job | None) -> _Line | None:
     """Return where the job waits, and as what kind; None if it does not wait."""
     return (job.partition, _wish(job)) if job is not None and job.state is JobState.PENDING else None
 

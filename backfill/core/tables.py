@@ -12,7 +12,6 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
 
-from backfill.core.model.cluster import Node, NodeBase
 from backfill.core.model.fleet import STILL, Instance
 from backfill.core.model.lifecycle import HeldJob, ManagedNode, Phase
 from backfill.core.model.operations import (
@@ -374,53 +373,6 @@ def _was_found(node: ManagedNode) -> bool:
 def _numbers(held: Iterable[HeldJob]) -> set[str]:
     ids = {h.id for h in held} | {limit.id for h in held if h.refused for limit in h.refused.limits}
     return {job_id.partition("+")[0] for job_id in ids}
-
-
-# Image, devices that it offers, its CPUs (0: as many as all), those given to jobs, and whether a
-# reservation keeps jobs from it.
-Use = tuple[str, tuple[str, ...], int, int, bool]
-
-
-# What is reserved is for some jobs only: of an image that some people share, or of an owner whose pin
-# has outlived our books.
-_RESERVED = "RESERVED"
-
-
-class ReadyIndex:
-    """Sums that a plan needs every time, kept up to date. Only the world changes it."""
-
-    def __init__(self, log: UndoLog) -> None:
-        self.idle: Bag[str] = Bag(log)  # names of those without a job that no fleet keeps
-        self.kept: Bag[str] = Bag(log)  # of these those that Slurm reserves for somebody
-        self.down: Bag[str] = Bag(log)  # of the idle ones those to which Slurm gives nothing: they are DOWN
-        self.alike: Tally[Use] = Tally(log)  # how many of those that take jobs are alike
-        self._use: Table[str, Use] = Table(log)  # of each of these
-
-    def look(self, name: str, ours: ManagedNode | None, seen: Node | None) -> None:
-        """Note how a node looks now."""
-        idle = kept = down = False
-        use: Use | None = None
-        if ours is not None and ours.phase is Phase.READY:
-            reserved = seen is not None and _RESERVED in seen.flags
-            idle = ours.idle_since_s is not None and not ours.fleet
-            kept = idle and reserved
-            fell = seen is not None and seen.base is NodeBase.DOWN
-            down = idle and fell
-            if seen is not None and not (ours.job or fell or seen.drained or "MAINTENANCE" in seen.flags):
-                cpus = 0 if ours.flavour is None else ours.flavour.cpus
-                use = (ours.image, ours.devices, cpus, seen.cpus_allocated, reserved)
-        before = self._use.get(name)
-        bags = ((self.idle, idle), (self.kept, kept), (self.down, down))
-        if use == before and all(there == (name in bag) for bag, there in bags):
-            return
-        for bag, there in bags:
-            (bag.add if there else bag.discard)(name)
-        if before is not None:
-            del self._use[name]
-            self.alike.discard(before)
-        if use is not None:
-            self._use[name] = use
-            self.alike.add(use)
 
 
 _NONE: frozenset[str] = frozenset()

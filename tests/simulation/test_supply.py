@@ -7,16 +7,18 @@ from dataclasses import replace
 import pytest
 
 from backfill.core.model.cluster import ENDED, Job, JobState
+from backfill.core.model.fleet import Flavour
 from backfill.core.model.pilots import name_of, slot_of
 from backfill.core.model.refusals import Goal
 from backfill.core.model.sentences import why
 from backfill.core.policies.limits import Limits
+from backfill.core.policies.scale import Scale
 from backfill.core.policies.supply import Supply
 from backfill.drivers.simulated.world import SimulatedWorld
 from backfill.ports.errors import RefusedError
 from backfill.sim.scenarios.rehearsal import Rehearsal
 from tests.simulation.deaths import Death
-from tests.simulation.policy_cluster import cluster, play, policies
+from tests.simulation.policy_cluster import TWELVE, cluster, ended, play, policies, running
 
 SUPPLY = Supply(
     most=6,
@@ -198,3 +200,33 @@ def test_a_daemon_that_is_killed_sends_none_twice(at: int) -> None:
     assert sum(not run_.done for run_ in sim.pool.observe().runs) == 0
     assert sim.audit() == []
     assert death.at_s is not None
+
+
+def test_rooms_that_other_jobs_take_for_their_memory_get_no_pilot() -> None:
+    """Three jobs of one CPU each would fit into one instance of four, but for what memory they want."""
+    sim = cluster(cpus=8)
+    for _ in range(9):
+        sim.pool.add(300.0)
+    lows = [sim.submit("htc", 5000.0, memory_mb=900) for _ in range(3)]
+    four = replace(TWELVE, flavour=Flavour(cpus=4, memory_mb=1024))
+    run = play(sim, policies(supply=SUPPLY, limits=ROOMY, instances=four))
+    run.until(lambda: running(sim, *lows), 60)
+    run.until(lambda: bool(alive(sim)), 60)
+    run.run(300.0)
+    assert len(pilots(sim)) == 1
+    assert sim.audit() == []
+
+
+def test_an_idle_instance_too_small_for_a_pilot_is_no_room() -> None:
+    """It is of the flavour before: a pilot would wait for it for ever."""
+    sim = cluster(cpus=4)
+    first = sim.submit("htc", 5.0)
+    rules = policies(limits=replace(ROOMY, max_instances=1), scale=Scale(idle_s=1000.0))
+    run = play(sim, rules)
+    run.until(lambda: ended(sim, first), 60)
+    two = replace(TWELVE, flavour=Flavour(cpus=2, memory_mb=512))
+    run.policies = run.cycle.policies = replace(rules, supply=SUPPLY, instances=two)
+    sim.pool.add(300.0)
+    run.run(100.0)
+    assert pilots(sim) == []
+    assert any("no room is idle" in sentence for sentence in said(run))

@@ -15,10 +15,12 @@ from backfill.core.world import World
 from backfill.drivers.simulated.hypervisor.hardware import Segment
 from backfill.sim.replay.fitting import MisfitError, everywhere, low_jobs, memory_for, node_names
 from backfill.sim.replay.ledger import Ledger, Window
+from backfill.sim.replay.policy_replay import run
 from backfill.sim.replay.trace_cluster import JobTale
 from backfill.sim.schedulers.machine import Cluster
 from backfill.sim.traces.models import ModelJob
-from tests.unit.harvest_inputs import policy, trace_of
+from backfill.sim.traces.trace import JobDetails, TraceBuilder
+from tests.unit.harvest_inputs import policy, setting, trace_of
 
 
 def ledger(end_s: float = 1000.0) -> Ledger:
@@ -165,6 +167,24 @@ def test_work_that_no_instance_can_carry_is_left_out() -> None:
     assert list(kept.processors) == [1, 1]
     assert kept.left_out == {"more processors than an instance has": 1}
     assert low_jobs(kept, [policy()]) is kept
+
+
+def test_jobs_run_beside_one_another_only_if_their_memory_fits() -> None:
+    """Each has an instance to itself although two have CPUs for them all; with one instance they queue up."""
+    builder = TraceBuilder()
+    for number in range(1, 5):
+        builder.add(number, 0, 600, 1, 600)
+        builder.details.append(JobDetails("htc", memory_mb=150))
+    low = builder.build()
+    for most, at_once in ((9, 4), (1, 1)):
+        rules = policy(most=most, per_host=4)
+        four = Flavour(cpus=4, memory_mb=256)
+        made, rules = setting([ModelJob(0, 10, 16)], Cluster(1, 16), rules)
+        rules = replace(rules, instances=replace(rules.instances, flavour=four))
+        found = run(replace(made, low=low, memory_mb=4096, depth=9), rules, made.start_s + 4000.0)
+        times = [(tale.start_s, tale.end_s) for tale in found.tales if not tale.high]
+        together = max(sum(start_s <= at_s < end_s for start_s, end_s in times) for at_s, _ in times)
+        assert together == at_once
 
 
 def test_nodes_have_memory_for_the_stopped_and_the_running() -> None:

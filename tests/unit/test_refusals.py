@@ -121,7 +121,7 @@ def test_of_a_few_hosts_each_reason_is_told_and_of_many_one_of_each_kind() -> No
 # What the functions among the words read, and what is more than one thing.
 SPECIAL: dict[str, object] = {
     **dict.fromkeys(("left_cpus", "left_memory_mb", "cpus", "memory_mb", "times", "wait_s", "hosts"), 3),
-    **dict.fromkeys(("wanted_in_s", "pays_s"), 3),
+    **dict.fromkeys(("wanted_in_s", "pays_s", "whole", "instances", "free_cpus"), 3),
     **dict.fromkeys(("host", "said"), "x"),
     "jobs": ("7", "8"),
     "nodes": ("vn1",),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from backfill.core.model.cluster import JobState, NodeBase
+from backfill.drivers.simulated.slurm.books import Manners
 from backfill.ports.errors import BusyError, NotFoundError, RefusedError
 from backfill.ports.workload import NodeSpec
 from tests.unit.simulated_cluster import busy, cluster, counts, node, spec
@@ -71,6 +72,21 @@ def test_jobs_share_a_node_up_to_its_cpus_and_memory() -> None:
     small = world.submit("high", 50.0, memory_mb=3000)
     world.clock.advance(2.0)
     assert world.job(small).state is JobState.RUNNING
+    assert node(world, "n1").memory_allocated_mb == 4000
+
+
+@pytest.mark.parametrize(("counted", "state"), [(True, JobState.PENDING), (False, JobState.RUNNING)])
+def test_who_asks_for_no_memory_wants_all_of_it(counted: bool, state: JobState) -> None:
+    """As Slurm has it: such a job waits until nobody on the node has any, if memory is counted."""
+    world = cluster(hosts=1, manners=Manners(counts_memory=counted))
+    first = world.submit("high", 10.0, memory_mb=1000)
+    second = world.submit("high", 50.0)
+    world.clock.advance(3.0)
+    assert world.job(first).state is JobState.RUNNING
+    assert world.job(second).state is state
+    assert node(world, "n1").memory_allocated_mb == (1000 if counted else 0)
+    world.clock.advance(10.0)
+    assert world.job(second).state is JobState.RUNNING
 
 
 def test_wishes_for_features_and_nodes_are_kept() -> None:

@@ -238,7 +238,7 @@ BM1 = (
     "NodeName=bm1 Arch=x86_64 CoresPerSocket=1  CPUAlloc=2 CPUEfctv=4 CPUTot=4 CPULoad=1.98 "
     "AvailableFeatures=(null) ActiveFeatures=(null) Gres=(null) NodeAddr=10.77.0.11 "
     "NodeHostName=bm1 Version=22.05.8 OS=Linux 6.1 #1 SMP State=x y @0  RealMemory=2000 "
-    "AllocMem=0 FreeMem=21130 Sockets=4 Boards=1 State=MIXED+DRAIN ThreadsPerCore=1 TmpDisk=0 "
+    "AllocMem=1500 FreeMem=21130 Sockets=4 Boards=1 State=MIXED+DRAIN ThreadsPerCore=1 TmpDisk=0 "
     "Weight=1 Owner=N/A MCS_label=N/A Partitions=batch,any  BootTime=1795227884 "
     "SlurmdStartTime=1795232587 LastBusyTime=1795232587 CfgTRES=cpu=4,mem=2000M,billing=4 "
     "AllocTRES= CapWatts=n/a CurrentWatts=0 AveWatts=0 ExtSensorsJoules=n/s ExtSensorsWatts=0 "
@@ -262,6 +262,7 @@ def test_nodes() -> None:
     assert set(nodes) == {"bm1", "vn1"}
     assert (bm1.base, bm1.flags) == (NodeBase.MIXED, frozenset({"DRAIN"}))
     assert (bm1.cpus, bm1.cpus_allocated, bm1.memory_mb) == (4, 2, 2000)
+    assert (bm1.memory_allocated_mb, vn1.memory_allocated_mb) == (1500, 0)
     assert (bm1.address, bm1.partitions, bm1.features) == ("10.77.0.11", ("batch", "any"), ())
     assert (bm1.boot_time_s, bm1.slurmd_start_s) == (1795227884.0, 1795232587.0)
     assert (vn1.base, vn1.features, vn1.partitions) == (NodeBase.FUTURE, ("backfill", "small"), ())
@@ -297,6 +298,7 @@ def test_reasons_as_administrators_write_them(tail: str, reason: str) -> None:
         BM1.replace(" State=MIXED+DRAIN", ""),
         BM1.replace("CPUTot=4 ", ""),
         BM1.replace("RealMemory=2000", "RealMemory=much"),
+        BM1.replace("AllocMem=1500", "AllocMem=some"),
         "scontrol: something else",
     ],
 )

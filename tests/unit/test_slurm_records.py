@@ -81,6 +81,7 @@ NODE: dict[str, Any] = {
     "address": "10.77.1.1",
     "alloc_cpus": 1,
     "real_memory": 500,
+    "alloc_memory": 300,
     "partitions": ["htc"],
     "features": ["virt"],
     "boot_time": 5,
@@ -141,6 +142,7 @@ def test_nodes() -> None:
     (old,) = nodes_of({"nodes": [older]}, "scontrol").values()
     assert fresh == old
     assert (fresh.base, fresh.flags) == (NodeBase.IDLE, frozenset({"DRAIN", "DYNAMIC_NORM"}))
+    assert (fresh.memory_mb, fresh.memory_allocated_mb) == (500, 300)
     assert fresh.drained_by_others
 
 

@@ -67,6 +67,7 @@ class Node:
     cpus: int = 0
     cpus_allocated: int = 0
     memory_mb: int = 0
+    memory_allocated_mb: int = 0  # always 0 where Slurm does not count memory (SelectTypeParameters)
     partitions: tuple[str, ...] = ()
     features: tuple[str, ...] = ()
     boot_time_s: float = 0.0

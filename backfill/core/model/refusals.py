@@ -185,6 +185,7 @@ class Code(Enum):
     FLEET_LATE = "fleet_late"
     # Jobs.
     JOB_TOO_BIG = "job_too_big"
+    JOB_APART = "job_apart"
     QUOTA = "quota"
     ENVIRONMENT = "environment"
     LEFT_TO_END = "left_to_end"

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from backfill.core.model.lifecycle import Way
-from backfill.core.model.quantities import Resources
+from backfill.core.model.quantities import Resources, counted
 from backfill.core.model.refusals import Code, Goal, Reason, Refusal
 
 _OPTIONAL = re.compile(r"\[([^\[\]]*)\]")
@@ -90,6 +90,13 @@ def _for_more(facts: Mapping[str, Any]) -> str:
 def _wanted_soon(facts: Mapping[str, Any]) -> str:
     less = f"less than {facts['pays_s']:.0f} s" if "pays_s" in facts else "no waiting job has a time limit"
     return f"Slurm wants it again in {facts['wanted_in_s']:.0f} s: {less}"
+
+
+def _apart(facts: Mapping[str, Any]) -> str:
+    memory = f" and {facts['memory_mb']} MB" if facts["memory_mb"] else " and all of the memory"
+    piece = counted(facts["cpus"], "CPU") + (memory if facts["memory_mb"] or facts["whole"] else "")
+    few = "no instance has" if facts["instances"] == 1 else f"fewer than {facts['instances']} instances have"
+    return f"{few} {piece} left in one piece (free CPUs in all: {facts['free_cpus']})"
 
 
 def _stays(then: str) -> str:
@@ -290,6 +297,7 @@ _CODES: dict[Code, str | Callable[[Mapping[str, Any]], str]] = {
         "it wants more than one instance offers ({cpus} CPUs, {memory_mb} MB on one node), or more "
         "than demand.max_nodes = {nodes} nodes"
     ),
+    Code.JOB_APART: _apart,
     Code.QUOTA: "the quota of {cpus} CPUs for {whose} is reached",
     Code.ENVIRONMENT: (
         "user {user} of account {account} may not have environment {environment}: it is for {allowed}"

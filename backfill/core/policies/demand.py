@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import inf
+from typing import NamedTuple
 
 from backfill.core.model.cluster import Job
 from backfill.core.model.fleet import Flavour
@@ -22,11 +23,30 @@ def for_room(reason: str) -> bool:
     return reason in _WAITS_FOR_ROOM or reason.startswith(_WAITS_PREFIX)
 
 
+class JobShare(NamedTuple):
+    """What a job needs in one piece, on each of so many instances at the same time.
+
+    `memory_mb` 0: it asks for none, and has all of its node's where Slurm counts memory.
+    """
+
+    cpus: int
+    memory_mb: int
+    nodes: int
+
+
+def share_of(job: Job) -> JobShare:
+    """Return a job's equal share on each of its nodes."""
+    nodes = max(1, job.num_nodes)
+    return JobShare(max(1, -(-job.cpus // nodes)), job.memory_mb, nodes)
+
+
 @dataclass(frozen=True, slots=True)
 class Need:
     """What the queue could use: CPUs that fit our flavour, and the jobs that never will.
 
-    `nodes`: so many instances are wanted at the same time, by the widest job.
+    `nodes`: so many instances are wanted at the same time, by the widest job. `shares`: the jobs by
+    what they need in one piece, what is hardest to place first, and how many need the same; `alike`:
+    their ids, which hold as long as the same jobs wait.
     """
 
     cpus: int
@@ -34,6 +54,8 @@ class Need:
     misfits: tuple[str, ...]  # ids of jobs that no instances of ours can carry
     nodes: int = 0
     shortest_s: float = inf  # the least time limit among them
+    shares: tuple[tuple[JobShare, int], ...] = ()
+    alike: Mapping[JobShare, list[Collection[str]]] = field(default_factory=dict, compare=False)
 
 
 # Master image and, of what is scarce, the device that a job asks for; empty where any will do.
@@ -55,7 +77,10 @@ class QueueNeeds:
 
 @dataclass(frozen=True, slots=True)
 class Demand:
-    """Which waiting jobs count: those that wait for room and fit. Each array task counts as a job."""
+    """Which waiting jobs count: those that wait for room and fit. Each array task counts as a job.
+
+    An instance is made for those that do not find their CPUs and their memory on one that is there.
+    """
 
     min_jobs: int = key(1, "How many jobs must wait before the first instance is made for them.")
     max_nodes: int = key(1, "How many instances a job may want at the same time; wider jobs never count.")
@@ -72,6 +97,7 @@ class Demand:
         cpus = jobs = nodes = 0
         misfits: list[str] = []
         shortest_s = inf
+        alike: dict[JobShare, list[Collection[str]]] = {}
         for job, ids in kinds:
             if not self.waits_for_room(job, now_s):
                 continue
@@ -82,9 +108,12 @@ class Demand:
             jobs += len(ids)
             nodes = max(nodes, job.num_nodes)
             shortest_s = min(shortest_s, inf if job.time_limit_s is None else job.time_limit_s)
+            alike.setdefault(share_of(job), []).append(ids)
         if jobs < self.min_jobs:
             cpus = nodes = 0
-        return Need(cpus, jobs, tuple(sorted(misfits)), nodes, shortest_s)
+            alike = {}
+        shares = _hardest_first(alike, flavour)
+        return Need(cpus, jobs, tuple(sorted(misfits)), nodes, shortest_s, shares, alike)
 
     def next_begin_s(self, kinds: Iterable[tuple[Job, Collection[str]]], now_s: float) -> float:
         """Return when the next of these counts that waits for its time; infinite if none does."""
@@ -99,9 +128,22 @@ class Demand:
 
     def fits(self, job: Job, flavour: Flavour) -> bool:
         """Return True if instances can carry the job, an equal share on each of its nodes."""
-        share = -(-job.cpus // max(1, job.num_nodes))
+        share = share_of(job)
         return (
-            job.num_nodes <= self.max_nodes
-            and share <= flavour.cpus
-            and job.memory_mb <= flavour.node_memory_mb
+            share.nodes <= self.max_nodes
+            and share.cpus <= flavour.cpus
+            and share.memory_mb <= flavour.node_memory_mb
         )
+
+
+def _hardest_first(
+    alike: Mapping[JobShare, list[Collection[str]]], flavour: Flavour
+) -> tuple[tuple[JobShare, int], ...]:
+    """Return how many jobs need each share, those first that take the most of an instance."""
+
+    def size(share: JobShare) -> tuple[float, JobShare]:
+        memory = share.memory_mb / flavour.node_memory_mb if share.memory_mb else 0.0
+        return max(share.cpus / flavour.cpus, memory), share
+
+    order = sorted(alike, key=size, reverse=True)
+    return tuple((share, sum(len(ids) for ids in alike[share])) for share in order)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from backfill.core.model.cluster import Node
 from backfill.core.model.fleet import CloneMethod, Flavour
@@ -14,23 +14,23 @@ from backfill.core.model.readiness import IMAGE
 from backfill.core.model.refusals import Code, Reason, because, limit
 from backfill.core.picture import waits_for_fellows
 from backfill.core.placement import find_host, names_of
-from backfill.core.policies.demand import Asked, Need
+from backfill.core.policies.demand import Asked, JobShare, Need
 from backfill.core.policies.limits import Limits
 from backfill.core.policy import PolicySet
 from backfill.core.queue import Topic
 from backfill.core.reconcile.builder import PlanBuilder
+from backfill.core.remainders import Offer, Remainder, Remainders, Use, whole
 from backfill.core.room import NOTHING_MORE, NodeNeed
 from backfill.core.world import World
-
-Offer = tuple[str, tuple[str, ...]]
 
 
 @dataclass(frozen=True, slots=True)
 class Want:
     """Jobs that one kind of instance could start. `image`, `device`: empty where any will do.
 
-    `lacking`: CPUs that they will not find free without a new instance. `owner`: the user of all
-    jobs that want the device; empty where there are several.
+    `lacking`: CPUs that they will not find free without a new instance. `apart`: what some of them
+    need in one piece, and no instance has left, although so many CPUs (`free`) are free on all of these.
+    `owner`: the user of all jobs that want the device; empty where there are several.
     """
 
     image: str
@@ -38,6 +38,8 @@ class Want:
     lacking: int
     device: str = ""
     owner: str = ""
+    apart: tuple[JobShare, ...] = ()
+    free: int = 0
 
 
 def image_of(policies: PolicySet, node: ManagedNode) -> str:
@@ -51,8 +53,13 @@ def own_image(policies: PolicySet, image: str) -> str:
 
 
 def serves(policies: PolicySet, node: ManagedNode, want: Want) -> bool:
-    """Return True if the node is of the kind that is wanted."""
-    return _serves(policies, (image_of(policies, node), node.devices), (want.image, want.device))
+    """Return True if the node is of the kind that is wanted, and as large as one of the jobs needs it."""
+    if not _serves(policies, (image_of(policies, node), node.devices), (want.image, want.device)):
+        return False
+    usual, own = policies.instances.flavour, policies.instances.flavour_of(node)
+    return own == usual or any(
+        share.cpus <= own.cpus and share.memory_mb <= own.node_memory_mb for share, _ in want.need.shares
+    )
 
 
 def _serves(policies: PolicySet, offer: Offer, asked: Asked) -> bool:
@@ -64,65 +71,95 @@ def _serves(policies: PolicySet, offer: Offer, asked: Asked) -> bool:
 
 def wants(world: World, policies: PolicySet, kinds: Mapping[Asked, tuple[Need, str]]) -> list[Want]:
     """One for each kind that is asked for, the jobs that take any last."""
-    free, found = _free(world, policies), []
-    for kind in sorted(kinds, key=lambda names: (not names[1], not names[0], names)):
-        need, owner = kinds[kind]
-        found.append(replace(_want(world, policies, kind, need, free), owner=owner))
-        left = need.cpus if kind != ("", "") else 0
-        for offer in [offer for offer in free if _serves(policies, offer, kind)] if left else ():
-            taken = min(left, free[offer])
-            free[offer] -= taken
-            left -= taken
-    return found
+    supply = _Supply(world, policies)
+    order = sorted(kinds, key=lambda names: (not names[1], not names[0], names))
+    return [_want(policies, kind, *kinds[kind], supply) for kind in order]
 
 
-def _want(world: World, policies: PolicySet, asked: Asked, need: Need, free: Counter[Offer]) -> Want:
-    """`free`: CPUs that jobs will find free."""
-    lacking = need.cpus - _sum(policies, free, asked)
-    if need.nodes > 1 and lacking <= 0:
-        # A job over several nodes needs them all at once.
-        lacking = need.nodes - _sum(policies, _usable(world, policies), asked)
-    return Want(asked[0], need, lacking, asked[1])
+def _want(policies: PolicySet, asked: Asked, need: Need, owner: str, supply: _Supply) -> Want:
+    """Compare what jobs want with what those before them have left."""
+    (image, device), apart = asked, list[JobShare]()
+    offers = [offer for offer in supply.cpus if _serves(policies, offer, asked)]
+    free = sum(supply.cpus[offer] for offer in offers)
+    lacking = need.cpus - free
+    if lacking > 0:
+        supply.take_all(offers)
+    elif need.shares:
+        single = supply.single
+        apart = [share for share, _ in need.shares if not single.fits(share, offers)]
+        lacking = sum(share.cpus * single.place(share, jobs, offers) for share, jobs in need.shares)
+    return Want(image, need, lacking, device, owner, tuple(apart), free)
 
 
-def _sum(policies: PolicySet, there: Counter[Offer], asked: Asked) -> int:
-    return sum(count for offer, count in there.items() if _serves(policies, offer, asked))
+class _Supply:
+    """What waiting jobs will find soon without a new instance, by what instances offer.
 
+    CPUs are added up for all; what each instance has left is looked at only where that many would do.
+    """
 
-def _usable(world: World, policies: PolicySet) -> Counter[Offer]:
-    """Return how many instances are there, or will be soon, whatever runs on them now; by kind."""
-    found = _booting(world, policies, 1)
-    for (image, devices, *_), nodes in _open_to_all(world, policies):
-        found[image, devices] += nodes
-    return found
+    def __init__(self, world: World, policies: PolicySet) -> None:
+        self._world, self._policies = world, policies
+        self._sums = _free(world, policies)
+        self._single: Remainders | None = None
+
+    @property
+    def cpus(self) -> Counter[Offer]:
+        """Return how many CPUs are left."""
+        return self._sums if self._single is None else self._single.cpus
+
+    @property
+    def single(self) -> Remainders:
+        """Return what each instance has left."""
+        if self._single is None:
+            self._single = Remainders(memory_is_given=self._world.ready.memory_is_given)
+            for offer, left, many in _each(self._world, self._policies):
+                if self._sums[offer]:
+                    self._single.add(offer, left, many)
+        return self._single
+
+    def take_all(self, offers: Collection[Offer]) -> None:
+        """Leave nothing of what offers this to others."""
+        if self._single is not None:
+            self._single.clear(offers)
+        self._sums.subtract({offer: self._sums[offer] for offer in offers})
 
 
 def _free(world: World, policies: PolicySet) -> Counter[Offer]:
-    """CPUs that waiting jobs will find free soon without a new instance, by kind."""
-    cpus = policies.instances.flavour.cpus
-    found = _booting(world, policies, cpus)
-    for (image, devices, own, used), nodes in _open_to_all(world, policies):
-        found[image, devices] += nodes * max(0, (own or cpus) - used)
+    """Return how many CPUs are free, or will be soon."""
+    flavour, found = policies.instances.flavour, Counter[Offer]()
+    for offer, nodes in _booting(world, policies):
+        found[offer] += nodes * flavour.cpus
+    for use, nodes in world.ready.alike.items():
+        if _open(policies, use):
+            found[_offer(policies, use)] += nodes * max(0, (use.flavour or flavour).cpus - use.cpus)
     return found
 
 
-def _open_to_all(
-    world: World, policies: PolicySet
-) -> Iterator[tuple[tuple[str, tuple[str, ...], int, int], int]]:
-    """Yield image, devices, CPUs (0: as many as all) and given CPUs of those at work, and how many are
-    alike, but for those that Slurm reserves for somebody: of an image that is for some people only all are.
-    """
-    for (own, devices, cpus, used, reserved), nodes in world.ready.alike.items():
-        image = own or policies.instances.image
-        if not reserved or image in policies.environments.private:
-            yield (image, devices, cpus, used), nodes
+def _each(world: World, policies: PolicySet) -> Iterator[tuple[Offer, Remainder, int]]:
+    """Yield what an instance offers and has left, or will have soon, and how many are alike."""
+    flavour = policies.instances.flavour
+    for offer, nodes in _booting(world, policies):
+        yield offer, whole(flavour), nodes
+    for (use, memory_mb), nodes in world.ready.partly.items():
+        if _open(policies, use):
+            shape = use.flavour or flavour
+            left = Remainder(not memory_mb, shape.cpus - use.cpus, shape.node_memory_mb - memory_mb)
+            yield _offer(policies, use), left, nodes
 
 
-def _booting(world: World, policies: PolicySet, each: int) -> Counter[Offer]:
-    found: Counter[Offer] = Counter()
+def _booting(world: World, policies: PolicySet) -> Iterator[tuple[Offer, int]]:
+    """Yield what instances will offer that are being made, and how many are alike."""
     for (image, devices), nodes in world.fleet.booting.items():
-        found[image or policies.instances.image, devices] += nodes * each
-    return found
+        yield (image or policies.instances.image, devices), nodes
+
+
+def _offer(policies: PolicySet, use: Use) -> Offer:
+    return use.image or policies.instances.image, use.devices
+
+
+def _open(policies: PolicySet, use: Use) -> bool:
+    """Return False of what Slurm reserves for somebody: of an image that is for some people only all is."""
+    return not use.reserved or _offer(policies, use)[0] in policies.environments.private
 
 
 _PRESENT = tuple(phase for phase in Phase if phase not in ABSENT)

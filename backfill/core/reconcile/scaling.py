@@ -43,6 +43,7 @@ def plan_scale(builder: PlanBuilder) -> None:
     _let_fallen_go(builder)
     _make_way(builder)
     wanted = _wanted(builder)
+    _tell_apart(builder, wanted)
     short = [want for want in wanted if want.lacking > 0]
     spare = _spare(builder, wanted)
     own = idle_for_own(builder, spare) if not short or first_of_all(builder) else []
@@ -102,6 +103,26 @@ def _wanted(builder: PlanBuilder) -> list[Want]:
     builder.wake_at(needs.until_s)
     builder.refuse_all(needs.refusals)
     return wants(world, policies, needs.kinds)
+
+
+def _tell_apart(builder: PlanBuilder, wanted: Sequence[Want]) -> None:
+    """Say which jobs find no place although enough CPUs are free: not in one piece.
+
+    While a new instance boots for them they have one.
+    """
+    given = bool(builder.world.ready.memory_is_given)
+    for want in wanted:
+        for share in want.apart:
+            why = because(
+                Code.JOB_APART,
+                cpus=share.cpus,
+                memory_mb=share.memory_mb,
+                whole=int(given and not share.memory_mb),
+                instances=share.nodes,
+                free_cpus=want.free,
+            )
+            for job_id in sorted(job_id for ids in want.need.alike[share] for job_id in ids):
+                builder.refuse(f"job {job_id}", Goal.INSTANCE, why)
 
 
 def _needs(world: World, policies: PolicySet) -> QueueNeeds:
@@ -218,6 +239,8 @@ def _grow(builder: PlanBuilder, want: Want) -> bool:
     """Begin one instance; the next step begins the next one."""
     policies = builder.policies
     reason = f"{want.need.jobs} waiting jobs could use {want.lacking} more CPUs"
+    if want.apart:
+        reason = f"{reason}, in one piece: of {want.free} free ones no instance has enough left"
     if want.lacking <= 0:
         reason = f"scale.warm = {policies.scale.warm} idle instances are wanted"
     image = want.image or policies.instances.image
@@ -295,10 +318,7 @@ def _ramp(builder: PlanBuilder) -> Reason | None:
 
 def _spare(builder: PlanBuilder, wanted: Sequence[Want]) -> list[ManagedNode]:
     """Return idle ones that no waiting job would take, the longest idle first."""
-    awaited = [want for want in wanted if want.need.cpus > 0]
-    if any(not (want.image or want.device) for want in awaited):
-        return []  # jobs that take any
-    policies = builder.policies
+    awaited, policies = [want for want in wanted if want.need.cpus > 0], builder.policies
     idle = [m for m in _idle(builder) if not any(serves(policies, m, want) for want in awaited)]
     return sorted(idle, key=lambda m: (m.idle_since_s or 0.0, m.name))
 

@@ -19,6 +19,7 @@ from backfill.core.reconcile.admission import MINUTE_S
 from backfill.core.reconcile.builder import PlanBuilder, Progress, most_instances, on_cpu
 from backfill.core.reconcile.making_room import seeking_room
 from backfill.core.reconcile.own_machines import kinds_waiting
+from backfill.core.remainders import instances_for
 from backfill.core.room import places_now
 
 _FAILED = (JobState.FAILED, JobState.OUT_OF_MEMORY)
@@ -87,10 +88,10 @@ def _offer(builder: PlanBuilder, there: list[Job], asked: int) -> Offer:
     flavour = builder.policies.instances.flavour
     need = builder.policies.demand.need_of(kinds_waiting(world, builder.policies), flavour, builder.now_s)
     limits = [job.time_limit_s or inf for job in waiting] + [inf] * asked
-    others = max(0, -(-need.cpus // flavour.cpus) - len(waiting)) + len(seeking_room(builder))
-    return Offer(
-        tuple(_rooms(builder)), others, tuple(limits), len(fresh), len(there) + asked, world.pilots.pool.idle
-    )
+    rooms, given = tuple(_rooms(builder)), world.ready.memory_is_given
+    taken = instances_for(need.shares, flavour, len(rooms) + len(waiting), memory_is_given=given)
+    others = max(0, taken - len(waiting)) + len(seeking_room(builder))
+    return Offer(rooms, others, tuple(limits), len(fresh), len(there) + asked, world.pilots.pool.idle)
 
 
 def _is_fresh(builder: PlanBuilder, job: Job) -> bool:
@@ -107,8 +108,11 @@ def _rooms(builder: PlanBuilder) -> Iterator[float]:
     """Yield for how long each idle room is free: instances without a job, and room for new ones."""
     world, policies = builder.world, builder.policies
     builder.awaits(Topic.ROOM)
+    usual = policies.instances.flavour
     for name in sorted(world.ready.idle - world.ready.down):
-        yield _free_s(builder, world.managed[name].host)
+        node = world.managed[name]
+        if usual.cpus <= policies.instances.flavour_of(node).cpus:
+            yield _free_s(builder, node.host)
     for name in sorted(world.fleet.in_phase(Phase.BOOTING)):
         yield max(0.0, _free_s(builder, world.managed[name].host) - policies.gaps.boot_pays_s)
     left = _may_come(builder)

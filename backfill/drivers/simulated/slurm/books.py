@@ -31,6 +31,7 @@ class Manners:
     stale_s: float = 13.0  # a stale copy lives this long after its node answers again
     job_age_s: float = 300.0  # MinJobAge: how long an ended job is remembered
     private: str = "none"  # PrivateData
+    counts_memory: bool = True  # SelectTypeParameters; a job that asks for none takes none all the same
 
 
 class Books:
@@ -62,7 +63,7 @@ class Books:
 
     def refresh(self, node: SimNode) -> None:
         """Bring everything that is derived from the node's state up to date."""
-        node.recount()
+        node.recount(counts_memory=self.manners.counts_memory)
         key = (node.order, node.name)
         at = bisect.bisect_left(self._free, key)
         listed = at < len(self._free) and self._free[at] == key

@@ -271,4 +271,6 @@ def _fits(job: SimJob, node: SimNode, now_s: float) -> bool:
     free_cpus = node.cpus - node.cpus_used
     if job.exclusive and node.cpus_used:
         return False
+    if not job.memory_mb and node.memory_used_mb:
+        return False  # it wants all of the memory
     return job.cpus_per_node <= free_cpus and job.memory_mb <= node.memory_mb - node.memory_used_mb

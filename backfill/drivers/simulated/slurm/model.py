@@ -214,12 +214,12 @@ class SimNode(Viewed):
         begun = {one.maintenance for one in left if one.start_s <= now_s}
         self.kept = "MAINTENANCE" if True in begun else "RESERVED" if begun else ""
 
-    def recount(self) -> None:
+    def recount(self, *, counts_memory: bool) -> None:
         """Add up what its jobs use: a suspended one frees its CPUs but not its memory."""
         cpus = memory_mb = 0
         whole = False
         for job in self.jobs.values():
-            memory_mb += job.memory_mb
+            memory_mb += job.memory_mb if counts_memory else 0
             if job.state is not JobState.SUSPENDED:
                 cpus += job.cpus_per_node
                 whole = whole or job.exclusive
@@ -241,7 +241,8 @@ class SimNode(Viewed):
         if self.host is None or odd:
             return self._draw()
         # Bare metal looks as it did before most of the time.
-        look = (self.cpus_used, self._base(), self.reason, self.address, self.boot_time_s)
+        used = self.cpus_used, self.memory_used_mb
+        look = (used, self._base(), self.reason, self.address, self.boot_time_s)
         known = self.pictures.get(look)
         ahead = (self.planned_s, self.maintenance_s)
         if known is None or (known.planned_s, known.maintenance_s) != ahead:
@@ -272,6 +273,7 @@ class SimNode(Viewed):
             cpus=self.cpus,
             cpus_allocated=self.cpus_used,
             memory_mb=self.memory_mb,
+            memory_allocated_mb=self.memory_used_mb,
             partitions=self.partitions,
             features=self.features,
             boot_time_s=self.boot_time_s,

@@ -242,7 +242,7 @@ def _memory_mb(text: str) -> int:
 
 
 _NODE = re.compile(
-    r"(?:^| )(NodeName|CPUAlloc|CPUTot|AvailableFeatures|NodeAddr|RealMemory|Partitions|BootTime"
+    r"(?:^| )(NodeName|CPUAlloc|CPUTot|AvailableFeatures|NodeAddr|RealMemory|AllocMem|Partitions|BootTime"
     r"|SlurmdStartTime)=(\S*)"
 )
 _NODE_STATE = re.compile(r" State=(\S+) ThreadsPerCore=")
@@ -313,6 +313,7 @@ def _node(record: str) -> Node:
             cpus=int(values["CPUTot"]),
             cpus_allocated=int(values["CPUAlloc"]),
             memory_mb=int(values["RealMemory"]),
+            memory_allocated_mb=int(values.get("AllocMem", "0")),
             partitions=_words(values.get("Partitions", "")),
             features=_words(values["AvailableFeatures"]),
             boot_time_s=_time_s(values["BootTime"]),

@@ -175,6 +175,7 @@ def _node(entry: dict[str, Any]) -> Node:
         cpus=int(entry["cpus"]),
         cpus_allocated=int(entry["alloc_cpus"]),
         memory_mb=int(entry["real_memory"]),
+        memory_allocated_mb=number(entry.get("alloc_memory")) or 0,
         partitions=_words(entry["partitions"]),
         features=_words(entry["features"]),
         boot_time_s=_time_s(entry["boot_time"]),

@@ -1,0 +1,119 @@
+"""What instances have left, and how jobs take their shares of it: in one piece, nothing twice."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from backfill.core.model.fleet import Flavour
+from backfill.core.policies.demand import JobShare
+from backfill.core.remainders import Remainder, Remainders, instances_for, whole
+
+PLAIN, CMS = ("default", ()), ("cms-7", ("shm",))
+FLAVOUR = Flavour(cpus=4, memory_mb=1000, memory_margin_mb=0)
+
+lefts = st.lists(
+    st.tuples(st.sampled_from((PLAIN, CMS)), st.integers(0, 4), st.integers(0, 10), st.integers(1, 3)),
+    max_size=6,
+)
+shares = st.lists(
+    st.tuples(st.integers(1, 4), st.integers(0, 10), st.integers(1, 3), st.integers(1, 5)), max_size=6
+)
+
+
+def made(found: list[tuple[tuple[str, tuple[str, ...]], int, int, int]], given: bool | None) -> Remainders:
+    there = Remainders(memory_is_given=given)
+    for offer, cpus, memory_mb, many in found:
+        there.add(offer, Remainder(memory_mb == 10, cpus, memory_mb), many)
+    return there
+
+
+@given(lefts, shares, st.sampled_from((True, False, None)))
+def test_what_is_given_is_gone_and_no_more(
+    found: list[tuple[tuple[str, tuple[str, ...]], int, int, int]],
+    wanted: list[tuple[int, int, int, int]],
+    given: bool | None,
+) -> None:
+    """CPUs add up, and of those that were passed over nothing is touched."""
+    there = made(found, given)
+    before = there.cpus[PLAIN]
+    placed = 0
+    for cpus, memory_mb, nodes, jobs in wanted:
+        share = JobShare(cpus, memory_mb, nodes)
+        fitted = there.fits(share, (PLAIN,))
+        lacking = there.place(share, jobs, (PLAIN,))
+        assert 0 <= lacking <= jobs * nodes
+        assert fitted or lacking
+        placed += cpus * (jobs * nodes - lacking)
+    assert there.cpus[PLAIN] == before - placed >= 0
+    assert there.cpus[CMS] == sum(cpus * many for offer, cpus, _, many in found if offer is CMS)
+
+
+@given(lefts, st.integers(1, 4), st.integers(1, 10), st.integers(1, 40))
+def test_of_equal_jobs_as_many_find_a_place_as_can(
+    found: list[tuple[tuple[str, tuple[str, ...]], int, int, int]], cpus: int, memory_mb: int, jobs: int
+) -> None:
+    """Each instance is filled as far as its CPUs and its memory go."""
+    there = made(found, True)
+    most = sum(min(left // cpus, left_mb // memory_mb) * many for _, left, left_mb, many in found)
+    assert there.place(JobShare(cpus, memory_mb, 1), jobs, (PLAIN, CMS)) == max(0, jobs - most)
+
+
+def test_the_smallest_piece_that_will_do_is_taken() -> None:
+    """So that what is large stays for the large."""
+    there = made([(PLAIN, 4, 10, 1), (PLAIN, 2, 5, 1), (PLAIN, 2, 3, 1)], True)
+    assert there.place(JobShare(2, 3, 1), 1, (PLAIN,)) == 0
+    assert there.place(JobShare(2, 5, 1), 1, (PLAIN,)) == 0
+    assert there.place(JobShare(4, 10, 1), 1, (PLAIN,)) == 0
+
+
+@pytest.mark.parametrize(("given", "lacking"), [(True, 2), (None, 0), (False, 0)])
+def test_who_asks_for_no_memory_has_all_of_it_where_slurm_gives_it(given: bool | None, lacking: int) -> None:
+    """Of an instance on which a job has some of it, there is none for them."""
+    there = made([(PLAIN, 4, 10, 1), (PLAIN, 3, 9, 1)], given)
+    assert there.place(JobShare(1, 0, 1), 3, (PLAIN,)) == lacking
+    assert there.place(JobShare(1, 9, 1), 1, (PLAIN,)) == 0
+
+
+def test_the_shares_of_a_wide_job_are_on_as_many_instances() -> None:
+    """What it has found stays its own while it lacks others."""
+    there = made([(PLAIN, 4, 10, 2)], True)
+    assert not there.fits(JobShare(1, 1, 3), (PLAIN,))
+    assert there.place(JobShare(1, 1, 3), 1, (PLAIN,)) == 1
+    assert there.cpus == Counter({PLAIN: 6})
+    assert there.place(JobShare(4, 1, 1), 1, (PLAIN,)) == 1
+    assert there.place(JobShare(1, 1, 2), 3, (PLAIN,)) == 0
+
+
+def test_others_may_take_all_of_a_kind() -> None:
+    """Nothing of the other kinds."""
+    there = made([(PLAIN, 4, 10, 2), (CMS, 3, 10, 1)], True)
+    there.clear((PLAIN,))
+    assert (there.cpus[PLAIN], there.cpus[CMS]) == (0, 3)
+    assert not there.fits(JobShare(1, 1, 1), (PLAIN,))
+    assert there.fits(JobShare(1, 1, 1), (PLAIN, CMS))
+
+
+@pytest.mark.parametrize(
+    ("wanted", "given", "count"),
+    [
+        ([], True, 0),
+        ([(JobShare(1, 0, 1), 8)], False, 2),
+        ([(JobShare(1, 0, 1), 8)], True, 8),
+        ([(JobShare(1, 600, 1), 4)], True, 4),
+        ([(JobShare(1, 600, 1), 4)], False, 1),
+        ([(JobShare(3, 100, 1), 2), (JobShare(1, 100, 1), 2)], True, 2),
+        ([(JobShare(1, 100, 3), 2)], True, 3),
+        ([(JobShare(3, 100, 2), 2), (JobShare(1, 100, 1), 5)], True, 5),
+    ],
+)
+def test_so_many_instances_hold_them_all(
+    wanted: list[tuple[JobShare, int]], given: bool | None, count: int
+) -> None:
+    """And no more than anybody wants to know."""
+    assert whole(FLAVOUR) == Remainder(True, 4, 1000)
+    assert instances_for(wanted, FLAVOUR, 99, memory_is_given=given) == count
+    assert instances_for(wanted, FLAVOUR, 2, memory_is_given=given) == min(2, count)
