@@ -9,6 +9,7 @@ from __future__ import annotations
 from bisect import bisect_left, insort
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator
+from functools import partial
 from itertools import repeat
 from typing import NamedTuple
 
@@ -18,88 +19,13 @@ from backfill.core.model.lifecycle import ManagedNode, Phase
 from backfill.core.policies.demand import JobShare
 from backfill.core.tables import Bag, Table, Tally, UndoLog
 
-# Image of an instance and the devices that it offers.
-Offer = tuple[str, tuple[str, ...]]
 
+class Offering(NamedTuple):
+    """What jobs find on an instance besides CPUs and memory. `reserved`: Slurm keeps it for somebody."""
 
-class Use(NamedTuple):
-    """How a node that takes jobs is used, as far as very many are alike."""
-
-    image: str
+    image: str  # empty: that of the policy file
     devices: tuple[str, ...]
-    flavour: Flavour | None  # None: that of all
-    cpus: int  # given to jobs
-    any_memory: bool  # is any given to jobs
-    reserved: bool  # does a reservation keep jobs from it
-
-
-# The same of one that has CPUs left, and how much memory (MB) is given to jobs.
-Partly = tuple[Use, int]
-
-
-# What is reserved is for some jobs only: of an image that some people share, or of an owner whose pin
-# has outlived our books.
-_RESERVED = "RESERVED"
-
-
-class ReadyIndex:
-    """Sums that a plan needs every time, kept up to date. Only the world changes it."""
-
-    def __init__(self, log: UndoLog) -> None:
-        self.idle: Bag[str] = Bag(log)  # names of those without a job that no fleet keeps
-        self.kept: Bag[str] = Bag(log)  # of these those that Slurm reserves for somebody
-        self.down: Bag[str] = Bag(log)  # of the idle ones those to which Slurm gives nothing: they are DOWN
-        self.alike: Tally[Use] = Tally(log)  # how many of those that take jobs are alike
-        self.partly: Tally[Partly] = Tally(log)  # and of those that have CPUs left, by their memory too
-        self._use: Table[str, Partly] = Table(log)  # of each of these
-
-    def look(self, name: str, ours: ManagedNode | None, seen: Node | None) -> None:
-        """Note how a node looks now."""
-        idle = kept = down = False
-        use: Partly | None = None
-        if ours is not None and ours.phase is Phase.READY:
-            reserved = seen is not None and _RESERVED in seen.flags
-            idle = ours.idle_since_s is not None and not ours.fleet
-            kept = idle and reserved
-            fell = seen is not None and seen.base is NodeBase.DOWN
-            down = idle and fell
-            if seen is not None and not (ours.job or fell or seen.drained or "MAINTENANCE" in seen.flags):
-                cpus, memory_mb = seen.cpus_allocated, seen.memory_allocated_mb
-                use = Use(ours.image, ours.devices, ours.flavour, cpus, memory_mb > 0, reserved), memory_mb
-        before = self._use.get(name)
-        bags = ((self.idle, idle), (self.kept, kept), (self.down, down))
-        if use == before and all(there == (name in bag) for bag, there in bags):
-            return
-        for bag, there in bags:
-            (bag.add if there else bag.discard)(name)
-        if use != before:
-            self._count(name, before, use)
-
-    def _count(self, name: str, before: Partly | None, use: Partly | None) -> None:
-        if before is not None:
-            del self._use[name]
-            self.alike.discard(before[0])
-            if _has_cpus(before[0]):
-                self.partly.discard(before)
-        if use is not None:
-            self._use[name] = use
-            self.alike.add(use[0])
-            if _has_cpus(use[0]):
-                self.partly.add(use)
-
-    @property
-    def memory_is_given(self) -> bool | None:
-        """Return whether Slurm gives memory to jobs, as SelectTypeParameters has it; None: not seen yet.
-
-        Where it does, no job runs without any: one that asks for none has all of its node.
-        """
-        if any(use.any_memory for use in self.alike):
-            return True
-        return False if any(use.cpus for use in self.alike) else None
-
-
-def _has_cpus(use: Use) -> bool:
-    return use.flavour is None or use.cpus < use.flavour.cpus
+    reserved: bool = False
 
 
 class Remainder(NamedTuple):
@@ -110,120 +36,253 @@ class Remainder(NamedTuple):
     memory_mb: int
 
 
-# Where to look: what is the same of instances that differ in memory alone. They are used up in this order.
-_Row = tuple[bool, int, Offer]
+def whole(flavour: Flavour) -> Remainder:
+    """Return what an instance has left on which there is no job."""
+    return Remainder(untouched=True, cpus=flavour.cpus, memory_mb=flavour.node_memory_mb)
+
+
+# Where to look for a piece: what is the same of those that differ in memory alone. In this order they
+# are used up.
+_Row = tuple[bool, int, Offering]
+_Piece = tuple[_Row, int]  # and its memory, MB
+
+
+class Pieces:
+    """How many instances have the same left, in order of its size."""
+
+    def __init__(self, log: UndoLog | None = None) -> None:
+        self._log = log
+        self.cpus: Counter[Offering] = Counter()  # in all
+        self._many: Counter[_Piece] = Counter()
+        self._rows: list[_Row] = []
+        self._sizes: dict[_Row, list[int]] = {}  # MB
+
+    def add(self, offering: Offering, left: Remainder, many: int = 1) -> None:
+        """Put in what so many instances have left each, if that is any CPU."""
+        if left.cpus > 0 and many > 0:
+            self._change(((left.untouched, left.cpus, offering), left.memory_mb), many)
+
+    def drop(self, offering: Offering, left: Remainder, many: int = 1) -> None:
+        """Take it out again."""
+        if left.cpus > 0 and many > 0:
+            self._change(((left.untouched, left.cpus, offering), left.memory_mb), -many)
+
+    def fitting(self, share: JobShare, offered: Collection[Offering]) -> Iterator[tuple[Offering, Remainder]]:
+        """Yield what is large enough, the smallest first."""
+        for row in self._rows:
+            untouched, cpus, offering = row
+            # Who asks for no memory has all of it, where Slurm gives it.
+            if cpus < share.cpus or offering not in offered or not (share.memory_mb or untouched):
+                continue
+            sizes = self._sizes[row]
+            for at in range(bisect_left(sizes, share.memory_mb), len(sizes)):
+                yield offering, Remainder(untouched, cpus, sizes[at])
+
+    def how_many(self, offering: Offering, left: Remainder) -> int:
+        """Return how many instances have that left."""
+        return self._many[(left.untouched, left.cpus, offering), left.memory_mb]
+
+    def copy(self) -> Pieces:
+        """Return the same, to be changed by itself."""
+        other = Pieces()
+        other.cpus, other._many, other._rows = self.cpus.copy(), self._many.copy(), self._rows.copy()
+        other._sizes = {row: sizes.copy() for row, sizes in self._sizes.items()}
+        return other
+
+    def _change(self, piece: _Piece, by: int) -> None:
+        if self._log is not None and self._log.on:
+            self._log.note(partial(self._change_by, piece, -by))
+        self._change_by(piece, by)
+
+    def _change_by(self, piece: _Piece, by: int) -> None:
+        row, memory_mb = piece
+        before = self._many[piece]
+        self._many[piece] = before + by
+        self.cpus[row[2]] += by * row[1]
+        if not before:
+            if row not in self._sizes:
+                insort(self._rows, row)
+                self._sizes[row] = []
+            insort(self._sizes[row], memory_mb)
+        elif not before + by:
+            del self._many[piece]
+            del self._sizes[row][bisect_left(self._sizes[row], memory_mb)]
+            if not self._sizes[row]:
+                del self._sizes[row]
+                del self._rows[bisect_left(self._rows, row)]
+
+
+# Slurm keeps a node for some jobs only: of an image that some people share, or of an owner whose pin has
+# outlived our books.
+_RESERVED = "RESERVED"
+
+
+class ReadyIndex:
+    """What a plan needs of all ready nodes every time, kept up to date. Only the world changes it."""
+
+    def __init__(self, log: UndoLog) -> None:
+        self.idle: Bag[str] = Bag(log)  # names of those without a job that no fleet keeps
+        self.kept: Bag[str] = Bag(log)  # of these those that Slurm reserves for somebody
+        self.down: Bag[str] = Bag(log)  # of the idle ones those to which Slurm gives nothing: they are DOWN
+        self.pieces = Pieces(log)  # what those have left that take jobs
+        self._left: Table[str, tuple[Offering, Remainder]] = Table(log)  # each of these
+        self._at_work: Tally[bool] = Tally(log)  # how many of these have jobs, with memory or without any
+        self._uses: Table[str, bool] = Table(log)  # which of the two
+
+    def look(self, name: str, ours: ManagedNode | None, seen: Node | None) -> None:
+        """Note how a node looks now."""
+        idle = kept = down = False
+        left: tuple[Offering, Remainder] | None = None
+        uses: bool | None = None
+        if ours is not None and ours.phase is Phase.READY:
+            reserved = seen is not None and _RESERVED in seen.flags
+            idle = ours.idle_since_s is not None and not ours.fleet
+            kept = idle and reserved
+            fell = seen is not None and seen.base is NodeBase.DOWN
+            down = idle and fell
+            if seen is not None and not (ours.job or fell or seen.drained or "MAINTENANCE" in seen.flags):
+                left = Offering(ours.image, ours.devices, reserved), _left_on(seen)
+                uses = seen.memory_allocated_mb > 0 if seen.cpus_allocated else None
+        for bag, there in ((self.idle, idle), (self.kept, kept), (self.down, down)):
+            if there != (name in bag):
+                (bag.add if there else bag.discard)(name)
+        if left != self._left.get(name):
+            self._put(name, left)
+        if uses != self._uses.get(name):
+            self._count(name, uses)
+
+    def _put(self, name: str, left: tuple[Offering, Remainder] | None) -> None:
+        if (before := self._left.pop(name)) is not None:
+            self.pieces.drop(*before)
+        if left is not None:
+            self._left[name] = left
+            self.pieces.add(*left)
+
+    def _count(self, name: str, uses: bool | None) -> None:
+        if (before := self._uses.pop(name)) is not None:
+            self._at_work.discard(before)
+        if uses is not None:
+            self._uses[name] = uses
+            self._at_work.add(uses)
+
+    @property
+    def memory_is_given(self) -> bool | None:
+        """Return whether Slurm gives memory to jobs, as SelectTypeParameters has it; None: not seen yet.
+
+        Where it does, no job runs without any: one that asks for none has all of its node.
+        """
+        return True if self._at_work.get(True) else False if self._at_work.get(False) else None
+
+
+def _left_on(seen: Node) -> Remainder:
+    given_mb = seen.memory_allocated_mb
+    return Remainder(not given_mb, seen.cpus - seen.cpus_allocated, seen.memory_mb - given_mb)
 
 
 class Remainders:
-    """What instances have left, by what they offer; jobs take their shares one after the other.
+    """What is left while jobs that wait take their shares one after the other.
 
-    `memory_is_given`: see ReadyIndex.
+    `pieces` are not touched by that; `coming`: what instances will have that are being made, and how
+    many. `memory_is_given`: see ReadyIndex. CPUs are added up; pieces are looked at only if somebody asks.
     """
 
-    def __init__(self, *, memory_is_given: bool | None) -> None:
-        self._given = memory_is_given
-        self.cpus: Counter[Offer] = Counter()  # that are left in all
-        self._rows: list[_Row] = []  # sorted
-        self._sizes: dict[_Row, list[int]] = {}  # MB; sorted
-        self._many: Counter[tuple[_Row, int]] = Counter()
+    def __init__(
+        self,
+        pieces: Pieces,
+        coming: Collection[tuple[Offering, Remainder, int]] = (),
+        *,
+        memory_is_given: bool | None,
+    ) -> None:
+        self._given, self._there, self._coming = memory_is_given, pieces, coming
+        self._sums = pieces.cpus.copy()
+        for offering, left, many in coming:
+            self._sums[offering] += left.cpus * many
+        self._copy: Pieces | None = None
+        self._gone: set[Offering] = set()
 
-    def add(self, offer: Offer, left: Remainder, many: int = 1) -> None:
-        """Put in what so many instances have left each."""
-        if left.cpus <= 0 or many <= 0:
-            return
-        row = left.untouched, left.cpus, offer
-        if row not in self._sizes:
-            insort(self._rows, row)
-            self._sizes[row] = []
-        if not self._many[row, left.memory_mb]:
-            insort(self._sizes[row], left.memory_mb)
-        self._many[row, left.memory_mb] += many
-        self.cpus[offer] += many * left.cpus
+    @property
+    def offered(self) -> list[Offering]:
+        """Return what jobs can find here."""
+        return [offering for offering in self._cpus if offering not in self._gone]
 
-    def clear(self, offers: Collection[Offer]) -> None:
-        """Leave nothing of what offers this to others."""
-        for row in [row for row in self._rows if row[2] in offers]:
-            for memory_mb in tuple(self._sizes[row]):
-                self._drop(row, memory_mb, self._many[row, memory_mb])
+    @property
+    def _cpus(self) -> Counter[Offering]:
+        return self._sums if self._copy is None else self._copy.cpus
 
-    def fits(self, share: JobShare, offers: Collection[Offer]) -> bool:
+    @property
+    def _pieces(self) -> Pieces:
+        if self._copy is None:
+            self._copy = self._there.copy()
+            for offering, left, many in self._coming:
+                self._copy.add(offering, left, many)
+        return self._copy
+
+    def cpus(self, offered: Iterable[Offering]) -> int:
+        """Return how many CPUs are left of these in all, in whatever pieces."""
+        return sum(self._cpus[offering] for offering in offered)
+
+    def take_all(self, offered: Iterable[Offering]) -> None:
+        """Offer nothing of these to others."""
+        self._gone.update(offered)
+
+    def fits(self, share: JobShare, offered: Collection[Offering]) -> bool:
         """Return True if as many instances as a job wants have its share left."""
-        wanted = share.nodes
-        for one in self._fitting(share, offers):
-            wanted -= self._many[one]
+        pieces, wanted = self._pieces, share.nodes
+        for piece in pieces.fitting(share, offered):
+            wanted -= pieces.how_many(*piece)
             if wanted <= 0:
                 return True
         return False
 
-    def place(self, share: JobShare, jobs: int, offers: Collection[Offer]) -> int:
+    def place(self, share: JobShare, jobs: int, offered: Collection[Offering]) -> int:
         """Give so many jobs their shares; return how many of these find no place.
 
         What a job over several nodes has found is kept for it even if it lacks others.
         """
         if share.nodes > 1:
-            return sum(self._place_wide(share, offers) for _ in range(jobs))
-        while jobs and (found := next(self._fitting(share, offers), None)) is not None:
-            (untouched, cpus, offer), memory_mb = found
-            left = Remainder(untouched, cpus, memory_mb)
+            return sum(self._place_wide(share, offered) for _ in range(jobs))
+        pieces = self._pieces
+        while jobs and (piece := next(pieces.fitting(share, offered), None)) is not None:
+            offering, left = piece
             each = self._most(share, left)
-            many, taken = (min(self._many[found], jobs // each), each) if jobs >= each else (1, jobs)
-            self._drop(*found, many)
-            self.add(offer, self._after(share, left, taken), many)
+            many, taken = (min(pieces.how_many(*piece), jobs // each), each) if jobs >= each else (1, jobs)
+            pieces.drop(offering, left, many)
+            pieces.add(offering, self._after(share, left, taken), many)
             jobs -= taken * many
         return jobs
 
-    def open(self, offer: Offer, whole: Remainder, share: JobShare, lacking: int) -> int:
-        """Put in as many whole instances as these shares lack, which take them; return how many.
+    def open(self, offering: Offering, left: Remainder, share: JobShare, lacking: int) -> int:
+        """Put in as many instances with this much as these shares lack, which take it; return how many.
 
         Of a job over several nodes each takes one share.
         """
-        each = 1 if share.nodes > 1 else self._most(share, whole)
+        each = 1 if share.nodes > 1 else self._most(share, left)
         full, rest = divmod(lacking, each)
-        self.add(offer, self._after(share, whole, each), full)
+        self._pieces.add(offering, self._after(share, left, each), full)
         if rest:
-            self.add(offer, self._after(share, whole, rest))
+            self._pieces.add(offering, self._after(share, left, rest))
         return full + bool(rest)
 
-    def _fitting(self, share: JobShare, offers: Collection[Offer]) -> Iterator[tuple[_Row, int]]:
-        """Yield those that have the share left, the smallest first."""
-        for row in self._rows:
-            untouched, cpus, offer = row
-            # Who asks for no memory has all of it, where Slurm gives it.
-            if cpus < share.cpus or offer not in offers or not (share.memory_mb or untouched):
-                continue
-            sizes = self._sizes[row]
-            for at in range(bisect_left(sizes, share.memory_mb), len(sizes)):
-                yield row, sizes[at]
-
-    def _place_wide(self, share: JobShare, offers: Collection[Offer]) -> int:
-        found: list[tuple[_Row, int]] = []
-        while len(found) < share.nodes and (one := next(self._fitting(share, offers), None)) is not None:
-            self._drop(*one, 1)
-            found.append(one)
-        for (untouched, cpus, offer), memory_mb in found:
-            self.add(offer, self._after(share, Remainder(untouched, cpus, memory_mb), 1))
+    def _place_wide(self, share: JobShare, offered: Collection[Offering]) -> int:
+        pieces, found = self._pieces, list[tuple[Offering, Remainder]]()
+        while len(found) < share.nodes:
+            if (piece := next(pieces.fitting(share, offered), None)) is None:
+                break
+            pieces.drop(*piece)
+            found.append(piece)
+        for offering, left in found:
+            pieces.add(offering, self._after(share, left, 1))
         return share.nodes - len(found)
 
-    def _drop(self, row: _Row, memory_mb: int, many: int) -> None:
-        self._many[row, memory_mb] -= many
-        self.cpus[row[2]] -= many * row[1]
-        if self._many[row, memory_mb]:
-            return
-        del self._many[row, memory_mb]
-        self._sizes[row].remove(memory_mb)
-        if not self._sizes[row]:
-            del self._sizes[row]
-            self._rows.remove(row)
-
     def _most(self, share: JobShare, left: Remainder) -> int:
-        """Return how many of these shares an instance has left."""
+        """Return how many of these shares it is enough for."""
         cpus = left.cpus // share.cpus
         if not share.memory_mb:
             return 1 if self._given else cpus
         return cpus if self._given is False else min(cpus, left.memory_mb // share.memory_mb)
 
     def _after(self, share: JobShare, left: Remainder, taken: int) -> Remainder:
-        """Return what it has left once so many shares are taken."""
+        """Return what is left of it once so many shares are taken."""
         untouched, cpus, memory_mb = left
         if share.memory_mb and self._given is not False:
             untouched, memory_mb = False, memory_mb - taken * share.memory_mb
@@ -232,21 +291,16 @@ class Remainders:
         return Remainder(untouched, cpus - taken * share.cpus, memory_mb)
 
 
-def whole(flavour: Flavour) -> Remainder:
-    """Return what an instance has left on which there is no job."""
-    return Remainder(untouched=True, cpus=flavour.cpus, memory_mb=flavour.node_memory_mb)
-
-
 def instances_for(
     shares: Iterable[tuple[JobShare, int]], flavour: Flavour, most: int, *, memory_is_given: bool | None
 ) -> int:
     """Return how many instances so many jobs of each share take that have nothing else; `most` or fewer."""
-    opened, offer = 0, ("", ())
-    there = Remainders(memory_is_given=memory_is_given)
+    opened, offering = 0, Offering("", ())
+    there = Remainders(Pieces(), memory_is_given=memory_is_given)
     for share, jobs in shares:
         for many in repeat(1, jobs) if share.nodes > 1 else (jobs,):
             if opened >= most:
                 return most
-            lacking = there.place(share, many, (offer,))
-            opened += there.open(offer, whole(flavour), share, lacking)
+            lacking = there.place(share, many, (offering,))
+            opened += there.open(offering, whole(flavour), share, lacking)
     return min(opened, most)

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections import Counter
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from backfill.core.model.fleet import Flavour
 from backfill.core.policies.demand import JobShare
-from backfill.core.remainders import Remainder, Remainders, instances_for, whole
+from backfill.core.remainders import Offering, Pieces, Remainder, Remainders, instances_for, whole
+from backfill.core.tables import UndoLog
 
-PLAIN, CMS = ("default", ()), ("cms-7", ("shm",))
+PLAIN, CMS = Offering("", ()), Offering("cms-7", ("shm",))
 FLAVOUR = Flavour(cpus=4, memory_mb=1000, memory_margin_mb=0)
+
+Found = tuple[Offering, int, int, int]  # with what left, and how often
 
 lefts = st.lists(
     st.tuples(st.sampled_from((PLAIN, CMS)), st.integers(0, 4), st.integers(0, 10), st.integers(1, 3)),
@@ -24,22 +25,53 @@ shares = st.lists(
 )
 
 
-def made(found: list[tuple[tuple[str, tuple[str, ...]], int, int, int]], given: bool | None) -> Remainders:
-    there = Remainders(memory_is_given=given)
-    for offer, cpus, memory_mb, many in found:
-        there.add(offer, Remainder(memory_mb == 10, cpus, memory_mb), many)
-    return there
+def made(found: list[Found], given: bool | None) -> Remainders:
+    """Half of it is there, the other half comes."""
+    pieces = Pieces()
+    all_ = [(offering, Remainder(mb == 10, cpus, mb), many) for offering, cpus, mb, many in found]
+    for one in all_[::2]:
+        pieces.add(*one)
+    return Remainders(pieces, all_[1::2], memory_is_given=given)
+
+
+def state(pieces: Pieces) -> tuple[object, ...]:
+    """All that is there, in its order, and the sums."""
+    every = list(pieces.fitting(JobShare(1, -99, 1), (PLAIN, CMS)))
+    return every, [pieces.how_many(*one) for one in every], +pieces.cpus
+
+
+@given(lefts, lefts, shares)
+def test_what_a_plan_tries_is_taken_back(
+    found: list[Found], tried: list[Found], wanted: list[tuple[int, int, int, int]]
+) -> None:
+    """Of what comes and goes; and what jobs would take changes nothing of it."""
+    log = UndoLog()
+    pieces = Pieces(log)
+    all_ = [(offering, Remainder(False, cpus, mb), many) for offering, cpus, mb, many in found]
+    for one in all_:
+        pieces.add(*one)
+    before = state(pieces)
+    with log.tentatively():
+        for one in all_[1::2]:
+            pieces.drop(*one)
+        for offering, cpus, memory_mb, many in tried:
+            pieces.add(offering, Remainder(True, cpus, memory_mb), many)
+        there = Remainders(pieces, memory_is_given=True)
+        for cpus, memory_mb, nodes, jobs in wanted:
+            there.place(JobShare(cpus, memory_mb, nodes), jobs, (PLAIN, CMS))
+    assert state(pieces) == before
+    for one in all_:
+        pieces.drop(*one)
+    assert state(pieces) == ([], [], {})
 
 
 @given(lefts, shares, st.sampled_from((True, False, None)))
 def test_what_is_given_is_gone_and_no_more(
-    found: list[tuple[tuple[str, tuple[str, ...]], int, int, int]],
-    wanted: list[tuple[int, int, int, int]],
-    given: bool | None,
+    found: list[Found], wanted: list[tuple[int, int, int, int]], given: bool | None
 ) -> None:
     """CPUs add up, and of those that were passed over nothing is touched."""
     there = made(found, given)
-    before = there.cpus[PLAIN]
+    before = there.cpus((PLAIN,))
     placed = 0
     for cpus, memory_mb, nodes, jobs in wanted:
         share = JobShare(cpus, memory_mb, nodes)
@@ -48,13 +80,13 @@ def test_what_is_given_is_gone_and_no_more(
         assert 0 <= lacking <= jobs * nodes
         assert fitted or lacking
         placed += cpus * (jobs * nodes - lacking)
-    assert there.cpus[PLAIN] == before - placed >= 0
-    assert there.cpus[CMS] == sum(cpus * many for offer, cpus, _, many in found if offer is CMS)
+    assert there.cpus((PLAIN,)) == before - placed >= 0
+    assert there.cpus((CMS,)) == sum(cpus * many for offering, cpus, _, many in found if offering is CMS)
 
 
 @given(lefts, st.integers(1, 4), st.integers(1, 10), st.integers(1, 40))
 def test_of_equal_jobs_as_many_find_a_place_as_can(
-    found: list[tuple[tuple[str, tuple[str, ...]], int, int, int]], cpus: int, memory_mb: int, jobs: int
+    found: list[Found], cpus: int, memory_mb: int, jobs: int
 ) -> None:
     """Each instance is filled as far as its CPUs and its memory go."""
     there = made(found, True)
@@ -83,7 +115,7 @@ def test_the_shares_of_a_wide_job_are_on_as_many_instances() -> None:
     there = made([(PLAIN, 4, 10, 2)], True)
     assert not there.fits(JobShare(1, 1, 3), (PLAIN,))
     assert there.place(JobShare(1, 1, 3), 1, (PLAIN,)) == 1
-    assert there.cpus == Counter({PLAIN: 6})
+    assert there.cpus((PLAIN, CMS)) == 6
     assert there.place(JobShare(4, 1, 1), 1, (PLAIN,)) == 1
     assert there.place(JobShare(1, 1, 2), 3, (PLAIN,)) == 0
 
@@ -91,10 +123,11 @@ def test_the_shares_of_a_wide_job_are_on_as_many_instances() -> None:
 def test_others_may_take_all_of_a_kind() -> None:
     """Nothing of the other kinds."""
     there = made([(PLAIN, 4, 10, 2), (CMS, 3, 10, 1)], True)
-    there.clear((PLAIN,))
-    assert (there.cpus[PLAIN], there.cpus[CMS]) == (0, 3)
-    assert not there.fits(JobShare(1, 1, 1), (PLAIN,))
-    assert there.fits(JobShare(1, 1, 1), (PLAIN, CMS))
+    assert there.offered == [PLAIN, CMS]
+    there.take_all((PLAIN,))
+    assert there.offered == [CMS]
+    assert there.place(JobShare(1, 1, 1), 4, there.offered) == 1
+    assert there.offered == [CMS]
 
 
 @pytest.mark.parametrize(

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
 from backfill.core.model.cluster import Node
@@ -19,7 +18,7 @@ from backfill.core.policies.limits import Limits
 from backfill.core.policy import PolicySet
 from backfill.core.queue import Topic
 from backfill.core.reconcile.builder import PlanBuilder
-from backfill.core.remainders import Offer, Remainder, Remainders, Use, whole
+from backfill.core.remainders import Offering, Remainders, whole
 from backfill.core.room import NOTHING_MORE, NodeNeed
 from backfill.core.world import World
 
@@ -54,7 +53,7 @@ def own_image(policies: PolicySet, image: str) -> str:
 
 def serves(policies: PolicySet, node: ManagedNode, want: Want) -> bool:
     """Return True if the node is of the kind that is wanted, and as large as one of the jobs needs it."""
-    if not _serves(policies, (image_of(policies, node), node.devices), (want.image, want.device)):
+    if not _serves(policies, Offering(node.image, node.devices), (want.image, want.device)):
         return False
     usual, own = policies.instances.flavour, policies.instances.flavour_of(node)
     return own == usual or any(
@@ -62,104 +61,38 @@ def serves(policies: PolicySet, node: ManagedNode, want: Want) -> bool:
     )
 
 
-def _serves(policies: PolicySet, offer: Offer, asked: Asked) -> bool:
-    """Whoever asks for nothing finds no node free that is for some people only."""
-    (image, devices), (wanted, device) = offer, asked
-    fits = image == wanted if wanted else image not in policies.environments.private
-    return fits and (not device or device in devices)
+def _serves(policies: PolicySet, offering: Offering, asked: Asked) -> bool:
+    """Whoever asks for nothing finds no node free that is for some people only.
+
+    What Slurm reserves for somebody is free for nobody; of an image that is for some people only all is.
+    """
+    (wanted, device), image = asked, offering.image or policies.instances.image
+    private = image in policies.environments.private
+    fits = image == wanted if wanted else not private
+    return fits and (private or not offering.reserved) and (not device or device in offering.devices)
 
 
 def wants(world: World, policies: PolicySet, kinds: Mapping[Asked, tuple[Need, str]]) -> list[Want]:
     """One for each kind that is asked for, the jobs that take any last."""
-    supply = _Supply(world, policies)
+    ready, booted = world.ready, whole(policies.instances.flavour)
+    coming = [(Offering(*made), booted, nodes) for made, nodes in world.fleet.booting.items()]
+    left = Remainders(ready.pieces, coming, memory_is_given=ready.memory_is_given)
     order = sorted(kinds, key=lambda names: (not names[1], not names[0], names))
-    return [_want(policies, kind, *kinds[kind], supply) for kind in order]
+    return [_want(policies, kind, *kinds[kind], left) for kind in order]
 
 
-def _want(policies: PolicySet, asked: Asked, need: Need, owner: str, supply: _Supply) -> Want:
+def _want(policies: PolicySet, asked: Asked, need: Need, owner: str, left: Remainders) -> Want:
     """Compare what jobs want with what those before them have left."""
     (image, device), apart = asked, list[JobShare]()
-    offers = [offer for offer in supply.cpus if _serves(policies, offer, asked)]
-    free = sum(supply.cpus[offer] for offer in offers)
+    offered = [offering for offering in left.offered if _serves(policies, offering, asked)]
+    free = left.cpus(offered)
     lacking = need.cpus - free
     if lacking > 0:
-        supply.take_all(offers)
+        left.take_all(offered)
     elif need.shares:
-        single = supply.single
-        apart = [share for share, _ in need.shares if not single.fits(share, offers)]
-        lacking = sum(share.cpus * single.place(share, jobs, offers) for share, jobs in need.shares)
+        apart = [share for share, _ in need.shares if not left.fits(share, offered)]
+        lacking = sum(share.cpus * left.place(share, jobs, offered) for share, jobs in need.shares)
     return Want(image, need, lacking, device, owner, tuple(apart), free)
-
-
-class _Supply:
-    """What waiting jobs will find soon without a new instance, by what instances offer.
-
-    CPUs are added up for all; what each instance has left is looked at only where that many would do.
-    """
-
-    def __init__(self, world: World, policies: PolicySet) -> None:
-        self._world, self._policies = world, policies
-        self._sums = _free(world, policies)
-        self._single: Remainders | None = None
-
-    @property
-    def cpus(self) -> Counter[Offer]:
-        """Return how many CPUs are left."""
-        return self._sums if self._single is None else self._single.cpus
-
-    @property
-    def single(self) -> Remainders:
-        """Return what each instance has left."""
-        if self._single is None:
-            self._single = Remainders(memory_is_given=self._world.ready.memory_is_given)
-            for offer, left, many in _each(self._world, self._policies):
-                if self._sums[offer]:
-                    self._single.add(offer, left, many)
-        return self._single
-
-    def take_all(self, offers: Collection[Offer]) -> None:
-        """Leave nothing of what offers this to others."""
-        if self._single is not None:
-            self._single.clear(offers)
-        self._sums.subtract({offer: self._sums[offer] for offer in offers})
-
-
-def _free(world: World, policies: PolicySet) -> Counter[Offer]:
-    """Return how many CPUs are free, or will be soon."""
-    flavour, found = policies.instances.flavour, Counter[Offer]()
-    for offer, nodes in _booting(world, policies):
-        found[offer] += nodes * flavour.cpus
-    for use, nodes in world.ready.alike.items():
-        if _open(policies, use):
-            found[_offer(policies, use)] += nodes * max(0, (use.flavour or flavour).cpus - use.cpus)
-    return found
-
-
-def _each(world: World, policies: PolicySet) -> Iterator[tuple[Offer, Remainder, int]]:
-    """Yield what an instance offers and has left, or will have soon, and how many are alike."""
-    flavour = policies.instances.flavour
-    for offer, nodes in _booting(world, policies):
-        yield offer, whole(flavour), nodes
-    for (use, memory_mb), nodes in world.ready.partly.items():
-        if _open(policies, use):
-            shape = use.flavour or flavour
-            left = Remainder(not memory_mb, shape.cpus - use.cpus, shape.node_memory_mb - memory_mb)
-            yield _offer(policies, use), left, nodes
-
-
-def _booting(world: World, policies: PolicySet) -> Iterator[tuple[Offer, int]]:
-    """Yield what instances will offer that are being made, and how many are alike."""
-    for (image, devices), nodes in world.fleet.booting.items():
-        yield (image or policies.instances.image, devices), nodes
-
-
-def _offer(policies: PolicySet, use: Use) -> Offer:
-    return use.image or policies.instances.image, use.devices
-
-
-def _open(policies: PolicySet, use: Use) -> bool:
-    """Return False of what Slurm reserves for somebody: of an image that is for some people only all is."""
-    return not use.reserved or _offer(policies, use)[0] in policies.environments.private
 
 
 _PRESENT = tuple(phase for phase in Phase if phase not in ABSENT)
