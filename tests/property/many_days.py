@@ -69,6 +69,8 @@ class Low:
     at_s: float
     requeue: bool = True
     nodes: int = 1
+    cpus: int = 1  # on each node
+    memory_mb: int = 0
     limit_s: float = 0.0
     het: bool = False
     name: str = ""
@@ -94,6 +96,7 @@ def draw(seed: int, number: int, *, weeks: int = 2) -> Drawn:
     if weeks < 2:
         return day
     day = _owning(random.Random(f"{seed}/{number}/machines"), day)
+    day = _sized(random.Random(f"{seed}/{number}/sizes"), day)
     return _worse(random.Random(f"{seed}/{number}/second"), day)
 
 
@@ -107,6 +110,21 @@ def _worse(rng: random.Random, day: Drawn) -> Drawn:
         for _ in range(rng.randint(1, 5))
     ]
     return replace(day, wrong=tuple(sorted((*day.wrong, *more), key=lambda a: a.at_s)))
+
+
+def _sized(rng: random.Random, day: Drawn) -> Drawn:
+    """Every fourth day instances have two CPUs, of which its jobs want one or both, and memory or none."""
+    if rng.random() > 0.25 or not day.rules.ladder.ends:
+        return day
+    flavour = replace(day.rules.instances.flavour, cpus=2, memory_mb=512)
+    low = tuple(
+        # As below: one that may not start over beside a stale copy waits for a person.
+        replace(job, cpus=rng.choice((1, 1, 2)), memory_mb=rng.choice((0, 0, 100, 300)), requeue=True)
+        for job in day.low
+    )
+    return replace(
+        day, rules=replace(day.rules, instances=replace(day.rules.instances, flavour=flavour)), low=low
+    )
 
 
 def _owning(rng: random.Random, day: Drawn) -> Drawn:
@@ -214,7 +232,8 @@ def lived(drawn: Drawn) -> tuple[list[tuple[str, str]], Day]:
             "htc",
             job.run_s,
             job.at_s,
-            cpus=job.nodes,
+            cpus=job.nodes * job.cpus,
+            memory_mb=job.memory_mb,
             num_nodes=job.nodes,
             requeue=job.requeue,
             time_limit_s=limit_s,
