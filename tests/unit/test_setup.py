@@ -120,7 +120,7 @@ def test_guests_mount_what_somebody_says_they_may(folder: Path) -> None:
 
     for chosen in ((), (), (soft, home)):
         assert suggested(found, wishes, ask).mounts == chosen
-    assert asked[0] == ("NFS mounts of this machine that guests get too, of /home /opt/soft", "none")
+    assert asked[0] == ("NFS mounts that guests get, of /home /opt/soft, or none", "none")
     asked.clear()
     own = "10.0.0.7:/home /home nfs4 rw"
     for said, mounts in (((), ()), ((own, "/opt/soft"), (own, soft))):

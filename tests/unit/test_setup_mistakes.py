@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 import os
 import pwd
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from io import StringIO
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -20,8 +21,9 @@ from backfill.drivers.slurm.conf.site import read_site
 from backfill.ui.cli import main
 from backfill.ui.commands import setup
 from backfill.ui.setup import wishes
-from backfill.ui.setup.plan import Places
-from backfill.ui.setup.survey import HostSurvey, Survey
+from backfill.ui.setup.plan import Places, steps
+from backfill.ui.setup.steps import Owner, Step, UndoRecord, WriteFile
+from backfill.ui.setup.survey import HostSurvey, Survey, address_of
 
 _ME = pwd.getpwuid(os.geteuid()).pw_name
 _SOUND = {"--addresses": "10.0.1.1/16", "--user": _ME, "--directory": "/srv/shared/backfill"}
@@ -226,6 +228,53 @@ def test_a_name_of_the_loopback_is_no_controller_for_guests(
     assert "name the address at which guests reach slurmctld by --controller" in ask({"--user": "root"})[1]
 
 
+def test_only_this_machines_own_address_is_put_in_place_of_another(
+    ask: Ask, etc: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """For one controller at most: a name that nobody knows here is another machine's, and is told."""
+    monkeypatch.setattr(wishes, "address_towards", lambda _: "10.0.0.1")
+    said = {"--names": "vn[1-2]", "--user": "root"}
+    unknown = "the controller ctl2 has no address that this machine knows; name it by --controller"
+    itself = "the controller's address 127.0.1.2 means, inside a guest, the guest itself; name"
+    for controllers, words in (
+        (("10.0.0.1", "ctl2"), unknown),
+        (("ctl2", "10.0.0.1"), unknown),
+        (("127.0.1.1", "ctl2"), unknown),
+        (("127.0.1.1", "127.0.1.2"), itself),
+    ):
+        monkeypatch.setattr(
+            setup, "survey", lambda *_, known=controllers: replace(_survey(), controllers=known)
+        )
+        status, told = ask(said)
+        assert (status, words in told) == (2, True)
+    both = replace(_survey(), controllers=("10.0.0.2", "127.0.1.1"))
+    monkeypatch.setattr(setup, "survey", lambda *_: both)
+    assert "+    conf_server: 10.0.0.2:6817,10.0.0.1:6817\n" in ask(said)[1]
+
+
+@pytest.mark.parametrize(
+    ("host", "asked", "known", "address"),
+    [
+        ("ctl1", "ctl1", ["fd00::1", "10.0.0.1"], "10.0.0.1"),
+        ("ctl2(ctl2-ib)", "ctl2-ib", ["fd00::2"], "fd00::2"),
+        ("ctl3", "ctl3", [], "ctl3"),
+    ],
+)
+def test_the_address_of_a_controller_by_its_name(
+    monkeypatch: pytest.MonkeyPatch, host: str, asked: str, known: list[str], address: str
+) -> None:
+    """Of IPv4 where it has one; a name that nobody knows here stays a name."""
+
+    def resolved(name: str, *_: object, **__: object) -> list[tuple[object, ...]]:
+        assert name == asked
+        if not known:
+            raise OSError("unknown")
+        return [(0, 0, 0, "", (one, 0)) for one in known]
+
+    monkeypatch.setattr("socket.getaddrinfo", resolved)
+    assert address_of(host) == address
+
+
 def test_guests_are_told_of_every_controller(ask: Ask, etc: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The primary first; who names some by hand names all."""
     there = replace(_survey(), controllers=("10.0.0.1", "10.0.0.2"))
@@ -262,6 +311,49 @@ def test_what_this_machine_mounts_is_told_and_not_given_to_guests(
     assert f"+    mounts:\n+    - {home}\n" in shown
     assert told not in shown
     assert told not in ask(said, "--no-mounts")[1]
+
+
+@pytest.fixture
+def again(ask: Ask, etc: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Ask:
+    """The same, after a first run with `--mount /home` has written the policy file."""
+    there = replace(_survey(), mounts=("10.0.0.6:/home /home nfs4 rw", "10.0.0.6:/soft /soft nfs4 rw"))
+    monkeypatch.setattr(setup, "survey", lambda *_: there)
+    written: list[WriteFile] = []
+
+    def kept(*given: Any) -> Sequence[Step]:
+        found = steps(*given)
+        written.extend(step for step in found if isinstance(step, WriteFile) and step.path.parent == etc)
+        return found
+
+    monkeypatch.setattr(setup, "steps", kept)
+    said = {"--names": "vn[1-2]", "--user": "root"}
+    assert ask(said | {"--mount": "/home"})[0] == 0
+    me = Owner(os.geteuid(), os.getegid(), 0o640)
+    UndoRecord(tmp_path / "record").carry_out([replace(file, owner=me) for file in written])
+    return lambda options, *more: ask(said | options, *more)
+
+
+def test_a_second_run_keeps_the_mounts(again: Ask, etc: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of the file that setup itself wrote, with `--yes` or Enter; only who says so takes them away."""
+    policy = f"write {etc}/policy.yaml"
+    for more in ((), ("--yes",)):
+        status, plan = again({}, *more)
+        assert status == 0
+        assert policy not in plan
+        assert "guests get none" not in plan
+    assert "\n-    mounts:\n" in again({}, "--no-mounts")[1]
+    assert "\n+    - 10.0.0.6:/soft /soft nfs4 rw\n" in again({"--mount": "/soft"})[1]
+    enough = {"--cpus": "2", "--memory-mb": "3488", "--bridge": "br0"}
+    for typed, changed in (
+        ("\n", ""),
+        ("/home /soft\n", "\n+    - 10.0.0.6:/soft"),
+        ("none\n", "\n-    mounts:"),
+    ):
+        monkeypatch.setattr("sys.stdin", _Terminal(typed))
+        plan = again(enough)[1]
+        assert "of /home /soft, or none [/home]: " in plan
+        assert changed in plan
+        assert (policy in plan) is bool(changed)
 
 
 class _Terminal(StringIO):

@@ -29,7 +29,7 @@ from backfill.ui.setup.mistakes import (
     checked_pattern,
     restart_words,
 )
-from backfill.ui.setup.plan import Places, for_hosts, own_files, steps, texts
+from backfill.ui.setup.plan import Places, for_hosts, mounts_now, own_files, steps, texts
 from backfill.ui.setup.slurm_lines import SELECT, jobs_lost, select_type
 from backfill.ui.setup.steps import Step, StepError, UndoRecord
 from backfill.ui.setup.survey import MANAGED, URI, Survey, jobs_of, survey
@@ -83,7 +83,7 @@ def add_setup_arguments(parser: argparse.ArgumentParser) -> None:
         action="append",
         metavar="MOUNT",
         help="a mount for guests: the place of an NFS entry of this machine's fstab, or a line as there "
-        "(none, unless you choose some when asked)",
+        "(those of the policy file that setup wrote; none at first, unless you choose some when asked)",
     )
     text("--no-mounts", action="store_const", const=[], dest="mount", help="no mounts for guests")
     text(
@@ -136,9 +136,10 @@ def _set_up(args: argparse.Namespace, record: UndoRecord) -> int:
     names = _names(args.hosts)
     found = survey(conf, names, checked_pattern(args.uri))
     check_hosts(found, names)
-    wishes = suggested(found, _wishes(args), None if args.yes or not sys.stdin.isatty() else _ask)
-    check_wishes(found, wishes)
     places = Places(conf, program=(sys.executable, "-m", "backfill"), restart=restart)
+    ask = None if args.yes or not sys.stdin.isatty() else _ask
+    wishes = suggested(found, _wishes(args), ask, mounts_now(places.policy))
+    check_wishes(found, wishes)
     edited = [path for path in (places.images, places.policy) if record.edited(path)]
     wanted = steps(found, wishes, places, edited)
     plan = [shown for step in (*wanted, *for_hosts(wishes, places)) if (shown := step.shown())]

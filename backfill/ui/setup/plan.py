@@ -105,6 +105,16 @@ def policy(survey: Survey, wishes: Wishes, places: Places) -> dict[str, Any]:
     }
 
 
+def mounts_now(path: Path) -> tuple[str, ...]:
+    """Return what guests mount by a policy file; nothing where it is not there or cannot be read."""
+    try:
+        mounts = yaml.safe_load(path.read_text(encoding="utf-8"))["libvirt"]["surroundings"]["mounts"]
+    except (OSError, ValueError, yaml.YAMLError, KeyError, TypeError):
+        return ()
+    lines = mounts if isinstance(mounts, list) else []
+    return tuple(line for line in lines if isinstance(line, str) and len(line.split()) == 4)
+
+
 def catalogue(wishes: Wishes) -> dict[str, Any]:
     """Write the image catalogue's content."""
     found = image_in(Path(wishes.image), wishes.emulated)

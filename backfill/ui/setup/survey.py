@@ -97,7 +97,7 @@ def survey(conf: Path, names: Sequence[str], uri: str) -> Survey:
     mounted = mounted_in(Path("/proc/mounts").read_text())
     return Survey(
         settings,
-        tuple(map(_address, settings.controllers or ("localhost",))),
+        tuple(map(address_of, settings.controllers or ("localhost",))),
         int(port[0]) if port else _PORT,
         re.sub(r"\(.*", "", settings.raw.get("SlurmUser", "root")),
         read_site(conf, conf.with_name(MANAGED)),
@@ -115,14 +115,15 @@ def jobs_of(seen: ClusterObservation) -> int:
     return sum(job.state not in ENDED for job in seen.jobs.values())
 
 
-def _address(controller: str) -> str:
+def address_of(controller: str) -> str:
     """Return the address of a slurmctld, from its SlurmctldHost; its name where nobody knows it."""
     named = re.match(r"([^()]+)(?:\((.*)\))?", controller)
     word = (named[2] or named[1]) if named else controller
     try:
-        return socket.gethostbyname(word)
+        found = [str(place[0]) for *_, place in socket.getaddrinfo(word, None, type=socket.SOCK_STREAM)]
     except OSError:
         return word
+    return next((address for address in found if ":" not in address), found[0])  # IPv4 where it has one
 
 
 def address_towards(address: str) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -49,9 +49,10 @@ class Wishes:
     controllers: tuple[str, ...] = ()
 
 
-def suggested(survey: Survey, wishes: Wishes, ask: Ask | None) -> Wishes:
+def suggested(survey: Survey, wishes: Wishes, ask: Ask | None, had: Sequence[str] = ()) -> Wishes:
     """Fill in what is not said: by asking, with a suggestion, where `ask` is there.
 
+    `had`: what guests mount by the policy file as it is now, which stays until somebody says otherwise.
     WishError for what has no suggestion and nobody to ask.
     """
     live = [host for host in survey.hosts if host.inspection is not None]
@@ -85,26 +86,29 @@ def suggested(survey: Survey, wishes: Wishes, ask: Ask | None) -> Wishes:
         also=wishes.also,
         controllers=wishes.controllers or _controllers(survey, addresses),
     )
-    return replace(made, mounts=_mounts(wishes.mounts, mountable(survey, made.directory), ask))
+    there = mountable(survey, made.directory)
+    if wishes.mounts is not None:
+        return replace(made, mounts=tuple(_line(word, there) for word in wishes.mounts))
+    return replace(made, mounts=_mounts(had, there, ask))
 
 
 def _controllers(survey: Survey, addresses: str) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(_reached(controller, addresses) for controller in survey.controllers))
+    """Return every controller's address, with this machine's own towards guests in place of a loopback one.
 
-
-def _reached(controller: str, addresses: str) -> str:
-    """Return the address at which guests reach this machine, where Slurm's own word is none for them.
-
-    Debian lets a machine's own name mean 127.0.1.1, which inside a guest means the guest itself.
+    Debian lets a machine's own name mean 127.0.1.1, which inside a guest means the guest itself. Only one
+    of several can be this machine; a name that nobody knows here stays, to be refused.
     """
+    own = next(filter(_is_loopback, survey.controllers), "")
+    towards = address_towards(addresses.partition("/")[0]) if own else ""
+    reached = {own: towards} if towards and not _is_loopback(towards) else {}
+    return tuple(dict.fromkeys(reached.get(one, one) for one in survey.controllers))
+
+
+def _is_loopback(controller: str) -> bool:
     try:
-        sound = not ipaddress.ip_address(controller).is_loopback
+        return ipaddress.ip_address(controller).is_loopback
     except ValueError:
-        sound = False  # a name that nobody knows here
-    if sound:
-        return controller
-    towards = address_towards(addresses.partition("/")[0])
-    return towards if towards and not ipaddress.ip_address(towards).is_loopback else controller
+        return False
 
 
 def _told(option: str, said: str, proposal: str, ask: Ask | None) -> str:
@@ -142,13 +146,16 @@ def mountable(survey: Survey, directory: str) -> dict[str, str]:
     return {at: line for at, line in lines.items() if not any(Path(k).is_relative_to(at) for k in kept)}
 
 
-def _mounts(said: tuple[str, ...] | None, there: Mapping[str, str], ask: Ask | None) -> tuple[str, ...]:
-    """Return lines for what guests are to mount. What a machine mounts need not be for users: nothing of
-    it goes to guests unless somebody says so."""
-    if said is None and there and ask is not None:
-        question = f"NFS mounts of this machine that guests get too, of {' '.join(there)}"
-        said = tuple(word for word in ask(question, "none").split() if word != "none")
-    return tuple(_line(word, there) for word in said or ())
+def _mounts(had: Sequence[str], there: Mapping[str, str], ask: Ask | None) -> tuple[str, ...]:
+    """Return lines for what guests are to mount, where no option says it. What a machine mounts need not
+    be for users: nothing of it goes to guests unless somebody says so, now or in an earlier run."""
+    known = {**there, **{line.split()[1]: line for line in had}}
+    if ask is None or not known:
+        return tuple(had)
+    question = f"NFS mounts that guests get, of {' '.join(known)}, or none"
+    proposal = " ".join(line.split()[1] for line in had) or "none"
+    words = (ask(question, proposal) or proposal).split()
+    return tuple(_line(word, known) for word in words if word != "none")
 
 
 def _line(word: str, there: Mapping[str, str]) -> str:
