@@ -118,6 +118,37 @@ def test_an_offset_from_utc_counts(offset: str, tmp_path: Path) -> None:
         read_sacct(dump)
 
 
+@pytest.mark.parametrize(
+    ("first", "second", "says"),
+    [
+        ("T10:00:00+0200", "T10:00:00", "do not tell"),
+        ("T10:00:00", "T10:00:00+0200", "tell"),
+        ("T10:00:00Z", "T10:00:00", "do not tell"),
+    ],
+)
+def test_a_dump_of_two_styles_is_refused_where_the_style_changes(
+    first: str, second: str, says: str, tmp_path: Path
+) -> None:
+    rows = (f"{n}|2024-07-01{text}|Unknown|60|1|1|1|C" for n, text in enumerate((first, first, second)))
+    remedy = "unlike those of line 2; make the whole dump with one SLURM_TIME_FORMAT"
+    with pytest.raises(TraceError, match=rf"jobs\.txt:4: its times {says} their offset from UTC, {remedy}"):
+        read(tmp_path, HEADER, *rows)
+
+
+def test_the_end_of_a_job_is_of_the_same_style(tmp_path: Path) -> None:
+    row = "1|2024-07-01T10:00:00+0200|2024-07-01T10:00:00|1"
+    with pytest.raises(TraceError, match=r":2: it has times with and without an offset from UTC; correct"):
+        read(tmp_path, "JobID|Start|End|AllocCPUS", row)
+
+
+def test_seconds_and_offsets_are_of_one_zone(tmp_path: Path) -> None:
+    """A job of which no time is known is of any."""
+    rows = ("1|1704067200|Unknown|60|1|1|1|C", "2|Unknown|Unknown|0|1|1|1|C")
+    trace = read(tmp_path, HEADER, *rows, "3|2024-01-01T02:00:00+0200|Unknown|60|1|1|1|C")
+    assert trace.submit[0] == trace.submit[1]
+    assert not trace.wall
+
+
 def test_tres_counts() -> None:
     """The count of CPUs is found among the others, and is 0 where it is not told."""
     assert parse_tres_count("billing=1,cpu=4,mem=7996M,node=1", "cpu") == 4

@@ -12,7 +12,7 @@ from backfill.sim.traces.models import ModelJob
 from backfill.sim.traces.reader import read_trace
 from backfill.sim.traces.swf import swf_lines
 from backfill.sim.traces.trace import TraceError
-from backfill.sim.traces.window import AFTER, BEFORE, RAN_ALREADY, WAITED_ALREADY, TraceWindow
+from backfill.sim.traces.window import AFTER, BEFORE, RAN_ALREADY, WAITED_ALREADY, TraceWindow, told_early
 from backfill.ui.commands.replay import main
 from backfill.ui.commands.replay_options import moment
 from backfill.ui.parser import BAD_DATA
@@ -177,6 +177,36 @@ def test_an_offset_from_utc_counts_where_the_trace_has_seconds_since_1970(
     path = dump(tmp_path, *(f"{n}|{at_s}|{at_s}|600|1|01:00:00" for n, at_s in enumerate(at, 1)))
     assert main([str(path), "--cluster", "2x1", "--from", given, "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["jobs"] == jobs
+
+
+@pytest.mark.parametrize(
+    ("given", "found"),
+    [
+        ("2024-07-01T10:00", None),
+        ("2024-07-01", None),
+        ("2024-07-01T10:00+02:00", 1),
+        ("2024-07-01T08:00Z", 1),
+        ("1719820800", 1),
+    ],
+)
+def test_a_date_has_an_offset_where_the_trace_has_them(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], given: str, found: int | None
+) -> None:
+    """Read as UTC it would cut off the two hours by which the clocks there are ahead."""
+    at = ("2024-07-01T09:00:00+0200", "2024-07-01T10:00:00+0200")
+    path = dump(tmp_path, *(f"{n}|{time}|{time}|600|1|01:00:00" for n, time in enumerate(at, 1)))
+    status = main([str(path), "--cluster", "2x1", "--from", given, "--json"])
+    told = capsys.readouterr()
+    if found is None:
+        assert status == BAD_DATA
+        assert "jobs.txt: has times with an offset from UTC; give --from and --to with one too" in told.err
+    else:
+        assert json.loads(told.out)["jobs"] == found
+
+
+def test_the_proposed_bound_has_an_offset_where_the_trace_has_them(tmp_path: Path) -> None:
+    rows = [EARLY.replace(":00|", ":00+0100|"), *(row.replace(":00|", ":00+0100|", 2) for row in ROWS)]
+    assert "--from 2024-01-09T23:00:00Z" in told_early(read_trace(dump(tmp_path, *rows)))[0]
 
 
 @pytest.mark.parametrize(("given", "jobs"), [("@20240110", 1), ("20241310", 0), ("99", 2)])

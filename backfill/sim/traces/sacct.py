@@ -55,7 +55,8 @@ class SacctJob:
     max_rss_mb: float | None
     steps: int
     details: JobDetails
-    wall: bool  # its times are what the clocks there showed, and not seconds since 1970
+    wall: bool | None  # its times are what the clocks there showed, of an untold zone; None: it has none
+    offsets: bool  # they have an offset from UTC
 
 
 def read_sacct(path: Path, starts: bool = False) -> JobTrace:
@@ -111,11 +112,7 @@ def _jobs(
 ) -> Iterator[SacctJob]:
     """Yield each job once the lines of its steps, which follow it, have been read."""
     current: SacctJob | None = None
-    for number, line in enumerate(lines, 2):
-        text = line.decode("utf-8", "replace").rstrip("\r\n")
-        if not text.strip():
-            continue
-        job = _parse_line(path, number, text.split(separator), header, separator)
+    for job in _entries(path, lines, header, separator):
         if not job.name.step:
             if current is not None:
                 yield current
@@ -127,6 +124,23 @@ def _jobs(
             builder.noted[ORPHAN_STEP] += 1
     if current is not None:
         yield current
+
+
+def _entries(path: Path, lines: ByteLines, header: list[str], separator: str) -> Iterator[SacctJob]:
+    """Yield a job or step for each line; all have times of one style."""
+    first: tuple[int, bool] | None = None
+    for number, line in enumerate(lines, 2):
+        text = line.decode("utf-8", "replace").rstrip("\r\n")
+        if not text.strip():
+            continue
+        job = _parse_line(path, number, text.split(separator), header, separator)
+        if job.wall is not None:
+            first = first or (number, job.wall)
+            if job.wall is not first[1]:
+                what = f"its times {'do not tell' if job.wall else 'tell'} their offset from UTC"
+                remedy = "make the whole dump with one SLURM_TIME_FORMAT"
+                raise TraceError(path, number, f"{what}, unlike those of line {first[0]}; {remedy}")
+        yield job
 
 
 def _parse_line(path: Path, number: int, fields: list[str], header: list[str], separator: str) -> SacctJob:
@@ -163,6 +177,7 @@ def _parse(row: Row) -> SacctJob:
     if max(requested, allocated, limit_s or 0) > LARGEST or name.base >> ID_BITS:
         raise ValueError("a number is too large")
     memory = get("ReqMem", "")
+    times = [text for text in (get(column, "") for column in _TIMES) if text.lower() not in UNKNOWN]
     memory_mb = parse_memory_mb(memory)
     if memory_mb is not None and memory_is_per_cpu(memory):
         memory_mb *= max(requested, allocated, 1)
@@ -184,17 +199,17 @@ def _parse(row: Row) -> SacctJob:
             *(get(column, "") for column in ("User", "Account", "QOS")),
             0 if memory_mb is None else ceil(memory_mb),
         ),
-        wall=_is_wall([get("Submit", ""), get("Start", "")]),
+        wall=_is_wall(times),
+        offsets=any(not text.isdecimal() and _moment(text).tzinfo is not None for text in times),
     )
 
 
-def _is_wall(texts: list[str]) -> bool:
+def _is_wall(texts: list[str]) -> bool | None:
     """Return True if these times are of a zone that they do not tell. ValueError: some of them tell it."""
-    known = [text for text in texts if text.lower() not in UNKNOWN]
-    zoned = [text for text in known if text.isdecimal() or datetime.fromisoformat(text).tzinfo is not None]
-    if zoned and len(zoned) < len(known):
+    walls = {not text.isdecimal() and _moment(text).tzinfo is None for text in texts}
+    if len(walls) > 1:
         raise ValueError("it has times with and without an offset from UTC")
-    return bool(known) and not zoned
+    return walls.pop() if walls else None
 
 
 @lru_cache
@@ -227,7 +242,8 @@ def _limit_s(row: Row) -> int | None:
 
 
 def _add(job: SacctJob, builder: TraceBuilder) -> None:
-    builder.wall = builder.wall or job.wall
+    builder.wall |= bool(job.wall)
+    builder.offsets |= job.offsets
     submit_s = job.start_s if job.submit_s is None else job.submit_s
     if job.elapsed_s <= 0:
         builder.left_out[NO_ELAPSED if job.state in RUNS else NO_RUN_TIME] += job.name.count
@@ -258,6 +274,7 @@ def _last_runs(trace: JobTrace) -> JobTrace:
 
 UNKNOWN = frozenset({"", "unknown", "none", "n/a", "invalid", "unlimited", "partition_limit"})
 DIGITS = 11
+_TIMES = ("Submit", "Start", "End")
 _JOB = re.compile(
     r"(?P<base>\d+)(?:_(?P<task>\d+)|_\[(?P<tasks>[^\]]*)\]|\+(?P<part>\d+))?(?:\.(?P<step>.+))?"
 )
@@ -316,10 +333,17 @@ def parse_instant_s(text: str) -> int | None:
         return None
     if text.isdecimal() and len(text) <= DIGITS:
         return int(text)
+    at = _moment(text)
     try:
-        at = datetime.fromisoformat(text)
         return int((at if at.tzinfo is not None else at.replace(tzinfo=UTC)).timestamp())
-    except (ValueError, OverflowError):
+    except OverflowError:
+        raise ValueError(f"{text!r} is no time") from None
+
+
+def _moment(text: str) -> datetime:
+    try:
+        return datetime.fromisoformat(text)
+    except ValueError:
         raise ValueError(f"{text!r} is no time") from None
 
 

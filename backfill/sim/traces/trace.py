@@ -72,6 +72,7 @@ class JobTrace:
     bound: int | None = None  # the tick at which a replay ends what it observes; None: when all is done
     starts: array[int] | None = None  # when they began in fact, -1 unknown; None: nobody has asked
     wall: bool = False  # its seconds since 1970 are what clocks of an unknown time zone showed
+    offsets: bool = False  # its source has times with an offset from UTC
     details: tuple[JobDetails, ...] | None = None  # None: the source tells nothing
 
     @property
@@ -141,6 +142,7 @@ class TraceBuilder:
         "labels",
         "left_out",
         "noted",
+        "offsets",
         "starts",
         "ticks_per_s",
         "unix_start_s",
@@ -158,6 +160,7 @@ class TraceBuilder:
         self.ticks_per_s = 1
         self.unix_start_s = 0
         self.wall = False
+        self.offsets = False
 
     def add(
         self, job_id: int, submit: int, run: int, processors: int, estimate: int, start: int = -1
@@ -209,6 +212,7 @@ class TraceBuilder:
             starts=self.starts,
             unix_start_s=self.unix_start_s,
             wall=self.wall,
+            offsets=self.offsets,
             details=tuple(self.details) if self.details else None,
         )
         if _in_order(ids, submits):

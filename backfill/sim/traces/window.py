@@ -22,6 +22,7 @@ class TraceWindow:
     from_s: int | None = None
     to_s: int | None = None
     zoned: bool = field(default=False, kw_only=True)  # one of them was given with an offset from UTC
+    local: bool = field(default=False, kw_only=True)  # one of them was given as a date without one
 
     def __bool__(self) -> bool:
         return self.from_s is not None or self.to_s is not None
@@ -36,18 +37,11 @@ def cut(path: Path, trace: JobTrace, window: TraceWindow) -> JobTrace:
     The trace must have been read with its starts; a job of unknown start is taken to have begun at
     once. TraceError where the trace does not know dates, or not of which zone they are.
     """
-    if window.zoned and trace.wall:
-        what = (
-            "has local times of an unknown zone; give --from and --to as it has them, without Z or an offset"
-        )
-        raise TraceError(path, 0, f"{what}, or make the dump with SLURM_TIME_FORMAT=%s")
+    _refuse_other_zone(path, trace, window)
     begin, bound = (_tick(path, trace, at_s) for at_s in (window.from_s, window.to_s))
     builder = TraceBuilder()
-    builder.ticks_per_s, builder.unix_start_s, builder.wall = (
-        trace.ticks_per_s,
-        trace.unix_start_s,
-        trace.wall,
-    )
+    builder.ticks_per_s, builder.unix_start_s = trace.ticks_per_s, trace.unix_start_s
+    builder.wall, builder.offsets = trace.wall, trace.offsets
     builder.left_out.update(trace.left_out)
     builder.noted.update(trace.noted)
     assert trace.starts is not None
@@ -72,6 +66,17 @@ def cut(path: Path, trace: JobTrace, window: TraceWindow) -> JobTrace:
         if trace.details is not None:
             builder.details.append(trace.details[index])
     return replace(builder.build(), origin=begin, bound=bound)
+
+
+def _refuse_other_zone(path: Path, trace: JobTrace, window: TraceWindow) -> None:
+    if window.zoned and trace.wall:
+        what = (
+            "has local times of an unknown zone; give --from and --to as it has them, without Z or an offset"
+        )
+        raise TraceError(path, 0, f"{what}, or make the dump with SLURM_TIME_FORMAT=%s")
+    if window.local and trace.offsets:
+        what = "has times with an offset from UTC; give --from and --to with one too"
+        raise TraceError(path, 0, f"{what}, as in 2024-01-10T08:00+02:00 or 2024-01-10T08:00Z")
 
 
 def _tick(path: Path, trace: JobTrace, at_s: int | None) -> int | None:
@@ -121,4 +126,7 @@ def told_early(trace: JobTrace) -> tuple[str, ...]:
 
 def _moment(trace: JobTrace, index: int) -> str:
     at_s = trace.submit[index] // trace.ticks_per_s
-    return datetime.fromtimestamp(at_s, UTC).strftime("%Y-%m-%dT%H:%M:%S") if at_s >= EPOCHS_S else f"{at_s}"
+    if at_s < EPOCHS_S:
+        return f"{at_s}"
+    zone = "Z" if trace.offsets else ""
+    return datetime.fromtimestamp(at_s, UTC).strftime(f"%Y-%m-%dT%H:%M:%S{zone}")

@@ -46,10 +46,13 @@ def work(text: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """A moment as somebody wrote it: seconds since 1970 or of the trace; `zoned`: with an offset from UTC."""
+    """A moment as somebody wrote it: seconds since 1970 or of the trace; `zoned`: with an offset from UTC.
+
+    `zoned` is None for seconds.
+    """
 
     at_s: int
-    zoned: bool = False
+    zoned: bool | None = None
 
 
 def moment(text: str) -> Moment:
@@ -85,7 +88,8 @@ def window(args: argparse.Namespace) -> TraceWindow:
     """Return what --from and --to say."""
     given = (getattr(args, "from"), args.to)
     bounds = (None if one is None else one.at_s for one in given)
-    return TraceWindow(*bounds, zoned=any(one is not None and one.zoned for one in given))
+    zoned = {one.zoned for one in given if one is not None}
+    return TraceWindow(*bounds, zoned=True in zoned, local=False in zoned)
 
 
 def duration(text: str) -> float:
