@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from backfill.core.model.cluster import Job, JobState
+from backfill.core.model.job_machines import JobMachines
 from backfill.core.model.lifecycle import ON_CPU, ManagedNode, Phase, checkpointed
 from backfill.core.model.pilots import slot_of_name
 from backfill.core.queue import (
@@ -124,6 +125,9 @@ class Concerns:
         self._mark_fleets()
         self._mark_if_silent()
         self._queue.happened(Topic.REMOVALS)
+
+    def all_machines_moved(self) -> None:
+        """Mark all jobs with machines of their own: what hosts can ever carry is different."""
         for job_id in self._world.machines:
             self._mark_machines(job_id)
 
@@ -257,12 +261,21 @@ class Concerns:
         if kind in _PILOTS:
             self._queue.mark(SUPPLY)
 
-    def machines_moved(self, job_id: str) -> None:
-        """Mark whom a job's own machines concern: those after them in the queue may have their turn."""
+    def machines_moved(self, job_id: str, before: JobMachines | None, after: JobMachines | None) -> None:
+        """Mark whom a job's own machines concern: its other components, and those that wait for their turn.
+
+        Who waits for machines of other users is no concern of one who may have no more himself.
+        """
+        index = self._world.machine_index
         self._mark_machines(job_id)
-        for other in self._world.machines.values():
-            if other.waits or other.job.partition("+")[0] == job_id.partition("+")[0]:
-                self._mark_machines(other.job)
+        for other in index.fellows(job_id):
+            self._mark_machines(other.job)
+        old, new = (None if one is None else (one.fleet, one.waits) for one in (before, after))
+        if old != new:
+            self._queue.happened(Topic.TURN)
+        if before is not None and before.fleet and (after is None or not after.fleet):
+            for waiting in index.waiting_of(before.user):
+                self._mark_machines(waiting)
         self._queue.mark(NEW_MACHINES)
         self._queue.mark_nodes(self._members(job_id))
         self._mark_fleets()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
 
+from backfill.core.machine_index import MachineIndex
 from backfill.core.model.clock import Move
 from backfill.core.model.cluster import Job, JobState, Node
 from backfill.core.model.fleet import Fleet, Host, Instance
@@ -187,10 +188,10 @@ class Picture:
         self.sources: dict[str, Source] = {}
         self.odd: set[str] = set()  # sources that show what is not believed
         self.barred: dict[str, str] = {}  # by what we are kept from acting, and why
-        self.pilots = PilotIndex()
         self.doubts: Table[str, UncertainOutcome] = Table(self.undo)  # by managed node
         self.fleets: Table[str, Fleet] = Table(self.undo)  # orders by id
-        self.machines: Table[str, JobMachines] = Table(self.undo)  # a job's own, by job
+        self.pilots, self.machine_index = PilotIndex(), MachineIndex(self.undo)
+        self.machines: Mapping[str, JobMachines] = self.machine_index.machines  # a job's own, by job
         # By job: its pinned nodes, as the call that did it named them; empty: taken away. Not kept for
         # the next daemon, which does it once more.
         self.pinned: Table[str, str] = Table(self.undo)

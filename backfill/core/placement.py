@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from math import inf, nextafter
 
 from backfill.core.model.cluster import Node, NodeBase, end_s
@@ -272,6 +272,11 @@ class Rooms:
         self.until_s = min(self.until_s, self._openings.begin(world))
         return self._openings.places(world, want)
 
+    def places_ever(self, world: World, want: Want) -> list[int]:
+        """Return how many such members each host would carry if nothing were on it, whoever has it now."""
+        self._refresh(world)
+        return self._openings.places_on(world, want, self.policies.hosts)
+
     @property
     def may_have_news(self) -> bool:
         """Return True if somebody may find another room somewhere than when `news` was asked before."""
@@ -360,14 +365,18 @@ class _Openings:
             self._soon = [host for host, (soon_s, _) in self._found.items() if soon_s <= world.now_s]
             later = (soon_s for soon_s, _ in self._found.values() if soon_s > world.now_s)
             self._more_s = min(later, default=inf)
+        return self.places_on(world, want, self._soon), self._more_s
+
+    def places_on(self, world: World, want: Want, hosts: Sequence[str]) -> list[int]:
+        """Return how many such members each of these would carry if nothing were on it."""
         if want not in self._places and len(self._places) == _MOST_WANTS:
             self._places.clear()
             self._unkept = True
         known = self._places.setdefault(want, {})
-        for host in self._soon:
+        for host in hosts if len(known) < len(self.policies.hosts) else ():
             if host not in known:
                 known[host] = places_ever(world, self.policies, host, *want)
-        return [known[host] for host in self._soon], self._more_s
+        return [known[host] for host in hosts]
 
     def look_again(self, world: World, hosts: set[str]) -> tuple[bool, float]:
         """Look at these once more; return whether that matters to an order, and until when it holds."""

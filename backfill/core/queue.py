@@ -66,6 +66,7 @@ class Topic(IntEnum):
     DISK = auto()  # memory was written
     CHECKPOINTS = auto()  # one that stands still for a checkpoint, or came back badly, is a step further
     SILENCE = auto()  # a node has become silent, or answers again, or there are more nodes, or fewer
+    TURN = auto()  # others than before have machines of their own, or wait for their turn
     HABITS = auto()  # how much of their time limits the owners of jobs use is known better
 
 
@@ -119,6 +120,7 @@ class WorkQueue:
         self._results: dict[Entity, Result] = {}  # of what need not be looked at
         self._wakes: list[tuple[float, Entity]] = []  # a heap, with times that do not hold any more
         self._awaiting: dict[Topic, set[Entity]] = {topic: set() for topic in Topic}
+        self._happened: set[Topic] = set()  # whoever waits for these is marked before anything is asked
         self._unasked: set[Entity] = set()  # what is marked by a full pass alone
         self.forgotten = 0  # so often a full pass has found what no rule had marked
         self.forgot = ""  # what that was at last
@@ -142,9 +144,11 @@ class WorkQueue:
         self.failures = 0  # so often it was not possible to decide about something
 
     def __len__(self) -> int:
+        self._mark_awaiting()
         return len(self._marked)
 
     def __contains__(self, entity: Entity) -> bool:
+        self._mark_awaiting()
         return entity in self._marked
 
     def set_aside(self, name: str, error: Exception) -> None:
@@ -207,6 +211,7 @@ class WorkQueue:
 
     def full_pass(self) -> None:
         """Have everything looked at, to find what the rules forgot to mark."""
+        self._mark_awaiting()
         asked = set(self._marked)
         self.everything()
         self._unasked = self._marked - asked
@@ -231,6 +236,7 @@ class WorkQueue:
         """Drop all marks: the world is as the latest plan left it, which has looked at all of this."""
         self._marked.clear()
         self._order.clear()
+        self._happened.clear()
 
     def drain(self, look: Callable[[Entity, bool], tuple[Result, bool]], most: int) -> Collection[Entity]:
         """Have `look` look at what is marked until nothing is; whoever acts is looked at once more.
@@ -244,6 +250,7 @@ class WorkQueue:
             # Who waits for room is marked before its turn comes.
             if rooms is not None and rooms.may_have_news and self._is_turn_of(Topic.ROOM):
                 self._look_at_rooms(rooms)
+            self._mark_awaiting()
             entity = self._pop()
             if entity is None:
                 return done
@@ -335,6 +342,11 @@ class WorkQueue:
                 yield entity.name
 
     def happened(self, topic: Topic) -> None:
-        """Mark whatever waits for that: it has happened."""
-        for entity in self._awaiting[topic]:
-            self.mark(entity)
+        """Have whatever waits for that marked: it has happened, perhaps many times at once."""
+        if self._awaiting[topic]:
+            self._happened.add(topic)
+
+    def _mark_awaiting(self) -> None:
+        while self._happened:
+            for entity in self._awaiting[self._happened.pop()]:
+                self.mark(entity)

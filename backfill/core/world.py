@@ -13,7 +13,7 @@ from backfill.core.model import changes as ch
 from backfill.core.model.actions import DeleteInstance, DeleteNode, PinJob, UnpinJob
 from backfill.core.model.clock import Move
 from backfill.core.model.cluster import ENDED, Job, JobState
-from backfill.core.model.fleet import STILL, FleetState, InstanceState
+from backfill.core.model.fleet import STILL, FleetState, Host, InstanceState
 from backfill.core.model.job_machines import MachinesState
 from backfill.core.model.lifecycle import (
     HeldJob,
@@ -102,6 +102,7 @@ class World(Picture):
                 self._seen.pop(("job", job_id), None)
         elif old.seen_s == 0.0:
             self.concerns.host_seen(change.source)
+            self.concerns.all_machines_moved()
         if old.odd_s:
             self.odd.discard(change.source)
             self.queue.latest = None  # it said so
@@ -253,6 +254,8 @@ class World(Picture):
             (self.with_parents.add if has_parents else self.with_parents.discard)(host.name)
             if known != host:
                 self.concerns.host_seen(host.name)
+                if known is None or _carries(known) != _carries(host):
+                    self.concerns.all_machines_moved()
                 if self.lost(host.name):
                     self._settle_doubts(host.name)
                 if had_parents or has_parents:
@@ -344,14 +347,15 @@ class World(Picture):
 
     def _machines_set(self, change: ch.MachinesSet) -> None:
         own = change.machines
-        if own.state is MachinesState.GONE:
-            self.machines.pop(own.job)
+        known, gone = self.machines.get(own.job), own.state is MachinesState.GONE
+        if gone:
+            self.machine_index.drop(own.job)
             self.calls.forget(own.job)
         else:
-            self.machines[own.job] = own
+            self.machine_index.put(own)
         if own.state in (MachinesState.GONE, MachinesState.QUEUED):
             self.pinned.pop(own.job)
-        self.concerns.machines_moved(own.job)
+        self.concerns.machines_moved(own.job, known, None if gone else own)
 
     def _operation_started(self, change: ch.OperationStarted) -> None:
         self.calls.started(change)
@@ -507,6 +511,11 @@ class World(Picture):
 
     def _unconfirmed(self, change: ch.Unconfirmed) -> None:
         self._renew(change.name, change.generation, lambda node: unconfirmed(node, change.reason))
+
+
+def _carries(host: Host) -> Host:
+    """Return a host without what says nothing about how much it can carry."""
+    return replace(host, busy=None, parents=None, problem="")
 
 
 def _tries_anew(before: ManagedNode, after: ManagedNode) -> bool:

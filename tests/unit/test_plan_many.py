@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import random
+import sys
+from collections.abc import Callable
 from dataclasses import replace
+from types import FrameType
 from typing import Any
 
 import pytest
@@ -11,7 +14,7 @@ import pytest
 from backfill.core import placement
 from backfill.core.model import changes as ch
 from backfill.core.model.actions import CreateInstance, PauseInstance
-from backfill.core.model.cluster import Job, JobState, Node, NodeBase
+from backfill.core.model.cluster import Job, JobState, MachineRequest, Node, NodeBase
 from backfill.core.model.fleet import Flavour, Host, Instance, InstanceState, Tag
 from backfill.core.model.lifecycle import ManagedNode, NodeProof, Phase
 from backfill.core.model.quantities import Resources
@@ -19,10 +22,12 @@ from backfill.core.picture import JobIndex
 from backfill.core.placement import find_host
 from backfill.core.policies.environments import Environment, Environments
 from backfill.core.policies.limits import Limits
+from backfill.core.policies.own_machines import OwnMachines
 from backfill.core.policies.quotas import Quota, Quotas
 from backfill.core.policies.spread import Order, Spread
 from backfill.core.policy import PolicySet, Priorities, Template
-from backfill.core.reconcile.planner import plan
+from backfill.core.queue import Entity, Kind
+from backfill.core.reconcile.planner import enact, plan
 from backfill.core.world import World
 
 NOW_S = 1_000_000.0
@@ -212,3 +217,69 @@ def test_a_requeued_job_leaves_its_node_when_it_has_completed_there() -> None:
     world.apply(ch.JobSeen(waits, NOW_S + 1))
     assert world.jobs_on("v1") == []
     assert world.job_index.waiting_changes == changes
+
+
+def calls_of(made: Callable[[], object]) -> int:
+    """How many functions are called meanwhile: what it costs, whatever else the machine does."""
+    calls = 0
+
+    def count(frame: FrameType, event: str, argument: object) -> None:
+        nonlocal calls
+        calls += event == "call"
+
+    sys.setprofile(count)
+    try:
+        made()
+    finally:
+        sys.setprofile(None)
+    return calls
+
+
+def who_wait(count: int, own: OwnMachines) -> tuple[World, PolicySet]:
+    """So many jobs of ann's that ask for machines of their own, and some of bob's after these."""
+    world, rules = fleet_of_hosts(20), replace(policies(count, 20), own_machines=own)
+    for number in range(1, count + 1):
+        user = "ann" if number < count - 9 else "bob"
+        asks = Job(
+            str(number),
+            number,
+            "htc",
+            JobState.PENDING,
+            user=user,
+            submit_s=NOW_S + number,
+            reason="JobHeldAdmin",
+            machines=MachineRequest(held=True),
+        )
+        world.apply(ch.JobSeen(asks, NOW_S))
+    return world, rules
+
+
+@pytest.mark.parametrize("most_per_user", [0, 3])
+def test_jobs_that_wait_for_their_own_machines_are_not_compared_with_each_other(most_per_user: int) -> None:
+    """Twice as many that are taken in, and then wait for long, cost twice as much."""
+    cost = []
+    for count in (400, 800):
+        world, rules = who_wait(count, OwnMachines(True, most=8, most_per_user=most_per_user))
+        first = calls_of(lambda world=world, rules=rules: enact(world, rules))  # type: ignore[misc]
+        assert len(world.machines) == count
+        assert sum(bool(own.fleet) for own in world.machines.values()) == 2 * (most_per_user or 4)
+        world.apply(ch.Tick(NOW_S + 2 * rules.own_machines.passed_over_s))
+        for source in ("slurm", *rules.hosts):
+            world.apply(ch.SourceSeen(source, world.now_s))
+        world.queue.everything()
+        later = calls_of(lambda world=world, rules=rules: plan(world, rules))  # type: ignore[misc]
+        cost.append((first, later))
+    for few, many in zip(*cost, strict=True):
+        assert many <= 2.1 * few
+
+
+def test_a_host_that_is_busier_concerns_nobody_who_waits_for_his_own_machines() -> None:
+    """It carries as much as before; once it carries more, that is another matter."""
+    world, rules = who_wait(50, OwnMachines(True, most=1))
+    enact(world, rules)
+    plan(world, rules)
+    host = world.hosts["n0"]
+    world.apply(ch.HostSeen(replace(host, busy=0.5), NOW_S))
+    assert Entity(Kind.MACHINES, "50") not in world.queue
+    world.apply(ch.HostSeen(replace(host, capacity=Resources(2, 512)), NOW_S))
+    assert Entity(Kind.MACHINES, "50") in world.queue

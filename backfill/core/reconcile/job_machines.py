@@ -33,7 +33,6 @@ from backfill.core.reconcile.own_machines import (
     never_own,
     share,
     too_many_now,
-    too_many_of_user,
 )
 from backfill.core.world import World
 
@@ -215,7 +214,7 @@ def _step_queued(builder: PlanBuilder, own: JobMachines, job: Job | None) -> Non
 def _order(builder: PlanBuilder, own: JobMachines) -> None:
     why = _not_yet(builder, own)
     if why is not None:
-        _refuse(builder, own, why)
+        builder.refuse(f"job {own.job}", Goal.MACHINES, why)
         return
     orders = own.orders + 1
     order = f"job-{own.job}-{orders}"
@@ -237,17 +236,18 @@ def _order(builder: PlanBuilder, own: JobMachines) -> None:
 
 def _not_yet(builder: PlanBuilder, own: JobMachines) -> Reason | None:
     """Return why it is not the turn of these, if it is not."""
-    rule, others = builder.policies.own_machines, builder.world.machines.values()
+    rule = builder.policies.own_machines
     if (why := too_many_now(builder, own)) is not None:
         return why
-    for other in sorted(others, key=_place):
-        before = other.waits and not other.inside and not other.fleet and _place(other) < _place(own)
-        if before and too_many_of_user(builder, other) is None:
-            first_s = other.queued_s + rule.passed_over_s
-            builder.wake_at(first_s)
-            if builder.now_s >= first_s:
-                return because(Code.MACHINES_FIRST, job=other.job, passed_s=rule.passed_over_s)
-    return None
+    first = builder.world.machine_index.first(rule.most_per_user)
+    if first is None or _place(first) >= _place(own):
+        return None
+    first_s = first.queued_s + rule.passed_over_s
+    builder.wake_at(first_s)
+    if builder.now_s < first_s:
+        return None
+    builder.awaits(Topic.TURN)
+    return because(Code.MACHINES_FIRST, job=first.job, passed_s=rule.passed_over_s)
 
 
 def _place(own: JobMachines) -> tuple[float, str]:
@@ -538,8 +538,7 @@ def _held_by_another(builder: PlanBuilder, own: JobMachines, job: Job) -> bool:
     if own.released_s is None or not job.reason.startswith("JobHeld"):
         return False
     # Slurm holds all components of a heterogeneous job together, and one of them has our word.
-    leader = own.job.partition("+")[0]
-    names = [o.job for o in builder.world.machines.values() if o.job.partition("+")[0] == leader]
+    names = [own.job, *(other.job for other in fellows(builder, own))]
     whole = [builder.world.jobs[name] for name in names if name in builder.world.jobs]
     return not any(one.machines is not None and one.machines.held for one in whole)
 
@@ -577,8 +576,3 @@ def _tell_given_back(builder: PlanBuilder, own: JobMachines, reason: str) -> Non
             subject=own.job, generation=own.restarts, reason="its owner may ask", job_id=own.job, text=said
         )
     )
-
-
-def _refuse(builder: PlanBuilder, own: JobMachines, why: Reason) -> None:
-    builder.awaits(Topic.ROOM)
-    builder.refuse(f"job {own.job}", Goal.MACHINES, why)

@@ -15,11 +15,12 @@ from backfill.core.model.job_machines import JobMachines, MachinesState
 from backfill.core.model.lifecycle import ManagedNode, Phase
 from backfill.core.model.refusals import Code, Reason, because, limit, no_host
 from backfill.core.picture import named
-from backfill.core.placement import names_of
+from backfill.core.placement import names_of, rooms_of
 from backfill.core.policy import PolicySet
+from backfill.core.queue import Topic
 from backfill.core.reconcile.builder import PlanBuilder, members
 from backfill.core.reconcile.pressure import is_free_for
-from backfill.core.room import never, own_need, own_network, places_ever
+from backfill.core.room import never, own_need, own_network
 from backfill.core.world import World
 
 # --- which jobs, in which order ------------------------------------------------------------------
@@ -80,9 +81,7 @@ def margin_mb(usual: Flavour, memory_mb: int) -> int:
 
 def fellows(builder: PlanBuilder, own: JobMachines) -> list[JobMachines]:
     """Return what the other components of a heterogeneous job are to have: they begin together."""
-    leader, plus, _ = own.job.partition("+")
-    others = builder.world.machines.values() if plus else ()
-    return [o for o in others if o.job != own.job and o.job.partition("+")[0] == leader]
+    return builder.world.machine_index.fellows(own.job)
 
 
 def too_many_now(builder: PlanBuilder, own: JobMachines) -> Reason | None:
@@ -91,28 +90,21 @@ def too_many_now(builder: PlanBuilder, own: JobMachines) -> Reason | None:
     Where the other components of the job have none yet, these must be allowed as well: all are of no use
     without them.
     """
-    most = builder.policies.own_machines.most
-    if _ordered(builder) + _still(builder, own) > most:
-        return limit("own_machines.most", most)
-    return too_many_of_user(builder, own)
+    if (why := _too_many_of_user(builder, own)) is not None:
+        return why
+    index, most = builder.world.machine_index, builder.policies.own_machines.most
+    if index.ordered() + index.lacking(own) <= most:
+        return None
+    builder.awaits(Topic.TURN)
+    return limit("own_machines.most", most)
 
 
-def too_many_of_user(builder: PlanBuilder, own: JobMachines) -> Reason | None:
+def _too_many_of_user(builder: PlanBuilder, own: JobMachines) -> Reason | None:
     """Return why its owner may have no more of them now, whatever others have, if that is so."""
-    most = builder.policies.own_machines.most_per_user
-    if most and _ordered(builder, own.user) + _still(builder, own) > most:
+    index, most = builder.world.machine_index, builder.policies.own_machines.most_per_user
+    if most and index.ordered(own.user) + index.lacking(own) > most:
         return limit("own_machines.most_per_user", most)
     return None
-
-
-def _still(builder: PlanBuilder, own: JobMachines) -> int:
-    return own.size + sum(other.size for other in fellows(builder, own) if not other.fleet)
-
-
-def _ordered(builder: PlanBuilder, user: str | None = None) -> int:
-    """Count the machines that belong to jobs, or to those of one user."""
-    ordered = (o for o in builder.world.machines.values() if o.fleet)
-    return sum(other.size for other in ordered if user is None or other.user == user)
 
 
 def never_own(builder: PlanBuilder, own: JobMachines, job: Job) -> Reason | None:
@@ -140,7 +132,7 @@ def _places_ever(builder: PlanBuilder, own: JobMachines) -> Reason | None:
     world, policies = builder.world, builder.policies
     shape = own.flavour.resources
     need = own_need(world, own.job, shape, policies.environments.somewhere(own.image))
-    many = [places_ever(world, policies, host, shape, need) for host in policies.hosts]
+    many = rooms_of(world, policies).places_ever(world, (shape, need))
     company = Company.ANY if own.request is None else own.request.company
     places = places_in(company, many)
     if places >= own.size:
