@@ -208,8 +208,9 @@ class Picture:
         # Nodes, and instances, that calls of ours have deleted, as their removal comes to its end.
         self._deleted, self._destroyed_here = (Bag[tuple[str, int]](self.undo) for _ in range(2))
         self._seen: dict[tuple[str, str], float] = {}
-        # Since when we see Slurm without a gap: deadlines do not run while nobody could act.
-        self.sighted_since_s = 0.0
+        # Since when we see Slurm without a gap: deadlines do not run while nobody could act. When a person
+        # last freed a name that had failed.
+        self.sighted_since_s = self.freed_s = 0.0
         # By node: when it was read, since when it is as it is, and as free, and when the latest of its jobs
         # vanished; by job: when its run was first shown at work where it is.
         self._node_read, self._node_since, self._standing_since, self._vanished_s, self._at_work_s = (

@@ -16,6 +16,7 @@ from backfill.core.model.cluster import ENDED, Job, JobState
 from backfill.core.model.fleet import STILL, FleetState, Host, InstanceState
 from backfill.core.model.job_machines import MachinesState
 from backfill.core.model.lifecycle import (
+    OVER,
     HeldJob,
     ManagedNode,
     Phase,
@@ -331,6 +332,8 @@ class World(Picture):
         self.concerns.mark_name(change.name)
         if known is not None:
             self.concerns.record_moved(known, None)
+            if known.phase in OVER and not known.fleet:
+                self.freed_s = self.now_s
         if doubt is not None:
             self.concerns.outcome_doubted(change.name, doubt.hosts)
 

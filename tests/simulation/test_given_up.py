@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 import pytest
 
+from backfill.core.model.changes import NodeForgotten
 from backfill.core.model.lifecycle import Phase
 from backfill.core.model.sentences import why
 from backfill.core.policies.scale import Scale
@@ -99,3 +100,18 @@ def test_a_name_that_fails_while_others_work_stays_given_up() -> None:
     assert "given up after 6 failures" in run.world.managed["vn1"].reason
     (said,) = [why(r) for r in run.cycle.last.refusals if r.subject == "vn1"]
     assert "only `backfill retry vn1` frees its name" in said
+
+
+def test_a_person_who_frees_a_name_does_not_wait() -> None:
+    """However many others rest: the cause is gone, and the first that works lets the others come back."""
+    sim = cluster()
+    run = lived(sim)
+    silent(sim, TWELVE.names)
+    jobs = [sim.submit("htc", 100.0) for _ in range(2)]
+    run.run(2 * HOUR_S)
+    given_up = sorted(phases(run, Phase.GIVEN_UP))
+    assert len(given_up) > 1
+    silent(sim, TWELVE.names, on=False)
+    freed = run.world.managed[given_up[-1]]
+    run.cycle.take([NodeForgotten(freed.name, freed.generation)])
+    run.until(lambda: running(sim, *jobs), 60)

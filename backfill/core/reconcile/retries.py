@@ -132,9 +132,12 @@ def _doubtful(builder: PlanBuilder) -> list[ManagedNode]:
 def _rests(builder: PlanBuilder, doubtful: list[ManagedNode]) -> bool:
     """Return True if it is too early for another try, or one is under way.
 
-    It rests for as long as the trouble has lasted so far, within bounds.
+    It rests for as long as the trouble has lasted so far, within bounds; a person who has freed a name
+    since then does not wait.
     """
     first, last, rest_s = doubtful[0], doubtful[-1], builder.policies.readiness.rest_s
+    if builder.world.freed_s > last.since_s:
+        return False
     over_s = last.since_s + max(rest_s, min(last.since_s - first.since_s, _LONGEST_REST_S))
     builder.wake_at(over_s)
     if builder.now_s >= over_s and not builder.world.fleet.count_in(Phase.BOOTING):
