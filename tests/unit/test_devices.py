@@ -151,6 +151,9 @@ def test_what_a_region_is_called_is_for_nobody_but_its_job(tmp_path: Path) -> No
     assert given("vn1", "bm1", [there]).regions != first.regions
     store = Store(str(tmp_path), "c1")
     store.home("vn1").mkdir(parents=True)
+    older = store.home("vn1") / "devices.new"
+    older.write_text("half")  # by an older version, which let everybody read it
+    older.chmod(0o644)
     DeviceBook(store).decide("vn1", lambda _: first)
     assert (store.home("vn1") / "devices.json").stat().st_mode & 0o777 == 0o600
 

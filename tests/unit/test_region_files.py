@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import fcntl
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from types import SimpleNamespace
@@ -11,14 +12,15 @@ from typing import Any, cast
 import libvirt
 import pytest
 
+from backfill.core.model.devices import Holding, Region
 from backfill.drivers.libvirt.connection.hypervisor import Hypervisor
-from backfill.drivers.libvirt.connection.shared_memory import is_mapped, make_private
+from backfill.drivers.libvirt.connection.shared_memory import is_mapped, make_private, remove_files
 from backfill.drivers.libvirt.devices.book import DeviceBook
 from backfill.drivers.libvirt.devices.plugging import sweep
 from backfill.drivers.libvirt.pool import Pool
 from backfill.drivers.libvirt.settings import LibvirtLimits
 from backfill.drivers.libvirt.store import Store
-from backfill.ports.errors import RefusedError
+from backfill.ports.errors import RefusedError, UnreachableError
 
 NAME, QEMU = "backfill-c1-7-bm1", (64055, 106)
 _RIGHTS = "<permissions><mode>{}</mode><owner>{}</owner><group>0</group></permissions>"
@@ -97,12 +99,14 @@ def test_a_running_machine_shows_what_it_has(files: Any) -> None:
 
 
 class SharedFiles:
-    """A pool with one host, and what is in its shared memory; one of them cannot be removed."""
+    """A pool with one host, and what is in its shared memory; some of them cannot be removed."""
 
     def __init__(self, root: Path, *names: str) -> None:
         self.config = SimpleNamespace(cluster="c1")
-        self.devices = DeviceBook(Store(str(root), "c1"))
-        self.there = list(names)
+        self.store = Store(str(root), "c1")
+        self.devices = DeviceBook(self.store)
+        self.there, self.tried = list(names), 0
+        self.reached = True
 
     def on(self, host: str) -> SharedFiles:
         return self
@@ -113,24 +117,93 @@ class SharedFiles:
     def shared_files(self) -> list[str]:
         return list(self.there)
 
-    def remove_shared_file(self, name: str) -> None:
-        if name.endswith("f" * 32):
-            raise RefusedError(name, "Directory not empty")
-        self.there.remove(name)
+    def remove_shared_files(self, names: Sequence[str], within_s: float) -> list[str]:
+        with (self.store.root / ".devices.lock").open() as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # nobody has to wait for this
+        if not self.reached:
+            raise UnreachableError("bm1", "no answer")
+        self.tried += len(names)
+        stay = [name for name in names if name.endswith("f" * 32)]
+        self.there = [name for name in self.there if name in stay or name not in names]
+        return stay
+
+
+SECRET = "0123456789abcdef" * 2
+
+
+def swept(pool: SharedFiles, *freed: str) -> None:
+    sweep(cast("Pool", pool), "bm1", [Region(name, 4) for name in freed])
 
 
 def test_what_nobody_holds_goes_though_one_of_them_stays(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """With a secret in its name or without, as older builds had them; nobody's and another's stay."""
-    secret = "0123456789abcdef" * 2
     full = f"backfill-c1-5-bm1-{'f' * 32}"
-    others = ["backfill-c1-2-8-bm1", f"backfill-c2-7-bm1-{secret}", f"backfill-c1-7-bm2-{secret}", "mine"]
-    gone = [NAME, "backfill-c1-7_3.2-bm1", f"{NAME}-{secret}", f"backfill-c1-7.2-bm1-{secret}"]
+    others = ["backfill-c1-2-8-bm1", f"backfill-c2-7-bm1-{SECRET}", f"backfill-c1-7-bm2-{SECRET}", "mine"]
+    gone = [NAME, "backfill-c1-7_3.2-bm1", f"{NAME}-{SECRET}", f"backfill-c1-7.2-bm1-{SECRET}"]
     pool = SharedFiles(tmp_path, full, *others, *gone)
-    sweep(cast("Pool", pool), "bm1")
+    swept(pool)
     assert pool.there == [full, *others]
-    assert "shared memory that nobody holds stays on bm1" in caplog.text
+    assert f"stay on bm1: 1, such as /dev/shm/{full}; look who made that, and remove it" in caplog.text
+
+
+def test_names_that_anybody_makes_up_hold_up_nobody(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """A job's end tries few of them, after what the job gave back, and says so in one line."""
+    freed = f"{NAME}-{SECRET}"
+    made_up = [f"backfill-c1-{number}-bm1-{'f' * 32}" for number in range(2000)]
+    pool = SharedFiles(tmp_path, *made_up, freed)
+    swept(pool, freed)
+    assert pool.there == made_up
+    assert pool.tried < 100
+    assert len(caplog.records) == 1
+
+
+def test_a_region_that_somebody_holds_again_stays(tmp_path: Path) -> None:
+    """A fellow on the host had it as well."""
+    pool = SharedFiles(tmp_path, NAME)
+    pool.store.home("vn2").mkdir(parents=True)
+    pool.devices.decide("vn2", lambda _: Holding("vn2", "bm1", "7", "ann", (), (Region(NAME, 4),)))
+    swept(pool, NAME)
+    assert pool.there == [NAME]
+
+
+def test_a_host_that_does_not_answer_is_asked_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """What is there goes another time."""
+    pool = SharedFiles(tmp_path, NAME, f"{NAME}-{SECRET}")
+    pool.reached = False
+    swept(pool, NAME)
+    assert [record.getMessage() for record in caplog.records] == [
+        "shared memory that nobody holds stays on bm1: bm1: no answer"
+    ]
+
+
+class StoragePool:
+    """Storage of which each removal ends in its own way."""
+
+    def __init__(self, **ends: int) -> None:
+        self.ends, self.asked = ends, [""]
+
+    def storageVolLookupByName(self, name: str) -> StoragePool:  # noqa: N802 - libvirt's word
+        self.asked.append(name)
+        return self
+
+    def delete(self) -> None:
+        if code := self.ends[self.asked[-1]]:
+            error = libvirt.libvirtError("no")
+            error.err = (code, libvirt.VIR_FROM_STORAGE, "no", 2, "", "", "", 0, 0)
+            raise error
+
+
+def test_files_are_removed_as_long_as_there_is_time_and_an_answer() -> None:
+    """One that stays does not keep the others; a connection that is lost does."""
+    fine, stays, gone = 0, libvirt.VIR_ERR_SYSTEM_ERROR, libvirt.VIR_ERR_NO_STORAGE_VOL
+    assert remove_files(StoragePool(a=stays, b=gone, c=fine), ["a", "b", "c"], 60.0) == ["a"]
+    assert remove_files(StoragePool(), ["a", "b"], -1.0) == ["a", "b"]
+    broken = StoragePool(a=libvirt.VIR_ERR_INVALID_CONN, b=fine)
+    with pytest.raises(libvirt.libvirtError):
+        remove_files(broken, ["a", "b"], 60.0)
+    assert broken.asked == ["", "a"]
 
 
 def test_without_a_user_to_give_it_to_nothing_is_shared() -> None:

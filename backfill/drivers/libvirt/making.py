@@ -303,4 +303,4 @@ def _clear_files(pool: Pool, host: str, name: str) -> None:
     holding = pool.devices.of(name)
     pool.remove_files(name, but_for=elsewhere)
     if holding is not None and holding.regions and not elsewhere:
-        sweep(pool, holding.host)
+        sweep(pool, holding.host, holding.regions)

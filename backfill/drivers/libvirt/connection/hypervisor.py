@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -31,7 +31,12 @@ from backfill.drivers.libvirt.connection.domains import (
 )
 from backfill.drivers.libvirt.connection.link import Link, machine_name
 from backfill.drivers.libvirt.connection.monitor import has_sent_all, keeps_region, monitor_of, own_disks
-from backfill.drivers.libvirt.connection.shared_memory import is_mapped, make_private, shared_memory
+from backfill.drivers.libvirt.connection.shared_memory import (
+    is_mapped,
+    make_private,
+    remove_files,
+    shared_memory,
+)
 from backfill.drivers.libvirt.connection.utilisation import CpuMeter
 from backfill.drivers.libvirt.devices.device_xml import from_node_device
 from backfill.drivers.libvirt.guest.agent import Ask, agent_of
@@ -363,14 +368,14 @@ class Hypervisor:
 
         return self._link.call(self.host, work)
 
-    def remove_shared_file(self, name: str) -> None:
-        """Give that memory back to the host. NotFoundError: there is no such file."""
+    def remove_shared_files(self, names: Sequence[str], within_s: float) -> list[str]:
+        """Give memory back to the host, as much as it does in that time. Returns what stays."""
 
-        def work(connection: Any) -> None:
+        def work(connection: Any) -> list[str]:
             with shared_memory(connection) as pool:
-                pool.storageVolLookupByName(name).delete()
+                return remove_files(pool, names, within_s)
 
-        self._link.call(self.host, work)
+        return self._link.call(self.host, work)
 
     def live_document(self, name: str) -> str:
         """Return the domain document as it is now, with everything that was attached to it."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 from xml.etree.ElementTree import Element, SubElement, fromstring, tostring
@@ -10,6 +11,7 @@ from xml.etree.ElementTree import Element, SubElement, fromstring, tostring
 import libvirt
 
 from backfill.drivers.libvirt.devices.device_xml import present_in
+from backfill.drivers.libvirt.errors import lost
 from backfill.drivers.libvirt.ownership import User
 from backfill.ports.errors import RefusedError
 
@@ -67,6 +69,23 @@ def make_private(pool: Any, name: str, size_mb: int, user: User, mapped: Callabl
         known.delete()
     pool.createXML(_file_xml(name, size_mb, user))  # libvirt opens no file that has come there meanwhile
     return True
+
+
+def remove_files(pool: Any, names: Sequence[str], within_s: float) -> list[str]:
+    """Remove these files, as many as it does in that time, and return those that stay."""
+    stay: list[str] = []
+    deadline_s = time.monotonic() + within_s
+    for number, name in enumerate(names):
+        if time.monotonic() > deadline_s:
+            return [*stay, *names[number:]]
+        try:
+            pool.storageVolLookupByName(name).delete()
+        except libvirt.libvirtError as error:  # such as a directory that somebody has filled: the others go
+            if lost(error):
+                raise
+            if error.get_error_code() != libvirt.VIR_ERR_NO_STORAGE_VOL:
+                stay.append(name)
+    return stay
 
 
 def is_mapped(connection: Any, name: str) -> bool:

@@ -58,13 +58,11 @@ class DeviceBook:
         with self._alone(), suppress(FileNotFoundError):
             (self._store.home(name) / _NAME).unlink()
 
-    def for_unheld(self, regions: Iterable[str], work: Callable[[str], None]) -> None:
-        """Do this with each of the regions that nobody holds; nobody is given one meanwhile."""
-        with self._alone():
+    def unheld(self, regions: Iterable[str]) -> list[str]:
+        """Return those that nobody holds. Nobody ever will: a region is given again only beside a holder."""
+        with self._alone():  # or one goes from instance to instance while we look at each
             held = {region.id for holding in self.all() for region in holding.regions}
-            for region in regions:
-                if region not in held:
-                    work(region)
+        return [region for region in regions if region not in held]
 
     def _write(self, name: str, given: Holding) -> None:
         """Under the lock."""
@@ -72,6 +70,7 @@ class DeviceBook:
         builder = path.with_suffix(".new")
         try:
             # The names of regions are for nobody: who knows one could be there before its memory.
+            builder.unlink(missing_ok=True)  # an older version's, which everybody may read
             write_secret(str(builder), json.dumps(asdict(given)).encode())
             builder.replace(path)
         except FileNotFoundError as error:  # it is being deleted

@@ -6,7 +6,8 @@ import logging
 import pwd
 import re
 import time
-from secrets import token_hex
+from collections.abc import Sequence
+from secrets import SystemRandom, token_hex
 
 from backfill.core.model.devices import Holding, Region, Sharing, VirtualFunction, Wanted, allocate
 from backfill.core.model.fleet import InstanceState
@@ -19,7 +20,13 @@ from backfill.ports.errors import BusyError, DriverError, NoCapacityError, Unrea
 
 _POLL_S = 0.02
 _LOG = logging.getLogger("backfill.devices")
-_STAYS = "shared memory that nobody holds stays on %s: %s"
+# Other leftovers that are removed when a region is given back, and the time for all.
+_MOST_OTHERS, _REMOVED_WITHIN_S = 64, 1.0
+_UNKNOWN = "shared memory that nobody holds stays on %s: %s"
+_STAYS = (
+    "files of shared memory that nobody holds stay on %s: %d, such as /dev/shm/%s; "
+    "look who made that, and remove it"
+)
 _READABLE = (
     "every user of the host can read shared memory %s on %s, which an older version of backfill began: "
     "it stays so until its job ends"
@@ -70,7 +77,7 @@ def plug(pool: Pool, host: str, name: str) -> None:
         _hand_over(pool, host, name, holding)
     pool.devices.note(name, plugged=True)
     if before.regions and before.host != host:
-        sweep(pool, before.host)
+        sweep(pool, before.host, before.regions)
 
 
 def _plug_region(pool: Pool, host: str, name: str, region: Region) -> None:
@@ -185,7 +192,7 @@ def give_back(pool: Pool, host: str, name: str) -> None:
     holding = pool.devices.of(name)
     pool.devices.forget(name)
     if holding is not None and holding.regions:
-        sweep(pool, host)
+        sweep(pool, host, holding.regions)
 
 
 def plugged(pool: Pool, host: str, name: str) -> bool:
@@ -207,25 +214,24 @@ def need_running(pool: Pool, host: str, name: str) -> None:
         raise BusyError(name, f"it is {instance.state} on {host}; devices need a running guest")
 
 
-def sweep(pool: Pool, host: str) -> None:
+def sweep(pool: Pool, host: str, freed: Sequence[Region]) -> None:
     """Remove the shared regions of our cluster on the host that nobody holds: each is memory of it.
 
-    libvirt never removes their files. What cannot be removed now stays for the next
-    one that gives a region back there.
+    libvirt never removes their files. `freed`: those that were given back just now, which go first. Of
+    others of such names, which any user of the host can make up, so many go at a time.
     """
     whose = rf"backfill-{re.escape(pool.config.cluster)}-\d[\d_+]*(\.\d+)?-{re.escape(host)}"
     ours = re.compile(rf"{whose}(-[0-9a-f]{{32}})?")  # older versions gave names that could be guessed
-
-    def remove(name: str) -> None:
-        try:
-            pool.on(host).remove_shared_file(name)
-        except DriverError as error:  # such as a directory that somebody has filled: the others go
-            _LOG.warning(_STAYS, host, error)
-
+    first = [region.id for region in freed]
     try:
         with pool.one_by_one(f"regions of {host}"):
-            found = [name for name in pool.on(host).shared_files() if ours.fullmatch(name)]
-            if found:
-                pool.devices.for_unheld(found, remove)
+            found = pool.devices.unheld(name for name in pool.on(host).shared_files() if ours.fullmatch(name))
+            others = [name for name in found if name not in first]
+            chosen = SystemRandom().sample(others, min(len(others), _MOST_OTHERS))
+            going = [*(name for name in first if name in found), *chosen]
+            stay = pool.on(host).remove_shared_files(going, _REMOVED_WITHIN_S) if going else []
     except DriverError as error:
-        _LOG.warning(_STAYS, host, error)
+        _LOG.warning(_UNKNOWN, host, error)
+    else:
+        if stay:
+            _LOG.warning(_STAYS, host, len(stay), stay[0])
