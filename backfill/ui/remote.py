@@ -98,7 +98,8 @@ class RemoteClient:
         while (after := answer.pop("next", None)) is not None:
             more = self._call("GET", f"{name}?{urllib.parse.urlencode({'after': after})}")
             answer = {**answer, name: [*answer[name], *more[name]], "next": more["next"]}
-        answer.pop("total", None)  # the socket's answer is one page
+        for about in ("total", "in_trouble"):
+            answer.pop(about, None)  # the socket's answer is one page
         return answer
 
     def _call(self, method: str, path: str, body: dict[str, Any] | None = None) -> Answer:

@@ -227,18 +227,22 @@ class InstanceTold(_Exact):
 
 class _Page(_Exact):
     next: str | None = Field(
-        description="Give it as `after` for the following entries; null: there are none."
+        description="Give it as `after` for the following entries; null: there are no further pages."
     )
     total: int = Field(description="How many there are on all pages.")
 
 
-class HostsAnswer(_Page):
+class _Ranked(_Page):
+    in_trouble: int = Field(description="How many on all pages are in trouble.")
+
+
+class HostsAnswer(_Ranked):
     """Hosts in order of their names, or those in trouble first."""
 
     hosts: list[HostTold]
 
 
-class NodesAnswer(_Page):
+class NodesAnswer(_Ranked):
     """Our nodes in order of their names, or those in trouble first."""
 
     now_s: float

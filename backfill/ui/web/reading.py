@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from math import isfinite
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Path, Query
+from fastapi.exceptions import RequestValidationError
 from fastapi.responses import Response
 
 from backfill.core.model.lifecycle import Phase
+from backfill.ui.client import Answer
 from backfill.ui.web import answers
 from backfill.ui.web.asker import Asks
 from backfill.ui.web.replies import TROUBLE, Known, page, told, troubles
@@ -20,7 +23,7 @@ api = APIRouter(prefix="/api/v1", tags=["reading"], responses=TROUBLE)
 Limit = Annotated[int, Query(ge=1, le=1000, description="At most so many entries.")]
 After = Annotated[str, Query(max_length=256, description="Only entries behind this one: the `next` before.")]
 TroubleFirst = Annotated[
-    bool, Query(description="Those first that are in trouble; `after` goes on in the same order.")
+    bool, Query(description="Those first that are in trouble: at most `limit`, and no further pages.")
 ]
 Id = Annotated[int, Query(ge=0, le=1 << 62)]
 First = Annotated[bool, Query(description="The first ones, and not the latest, where `after` names none.")]
@@ -42,8 +45,8 @@ async def hosts(
     known: Known = "",
 ) -> Response:
     """List hosts in order of their names; those in trouble do not answer."""
-    order = _silent_first if trouble_first else _by_name
-    return told(page(await asker.shared("hosts"), "hosts", order, after, limit), known)
+    answer = await asker.shared("hosts")
+    return told(_listed(answer, "hosts", _is_silent, after, limit, trouble_first=trouble_first), known)
 
 
 @api.get("/nodes", response_model=answers.NodesAnswer)
@@ -55,8 +58,8 @@ async def nodes(
     known: Known = "",
 ) -> Response:
     """List our nodes in order of their names; those in trouble have failed or are given up."""
-    order = _failed_first if trouble_first else _by_name
-    return told(page(await asker.shared("nodes"), "nodes", order, after, limit), known)
+    answer = await asker.shared("nodes")
+    return told(_listed(answer, "nodes", _has_failed, after, limit, trouble_first=trouble_first), known)
 
 
 @api.get("/instances", response_model=answers.InstancesAnswer)
@@ -147,12 +150,35 @@ def _by_name(entry: dict[str, Any]) -> str:
     return str(entry["name"])
 
 
-def _silent_first(host: dict[str, Any]) -> str:
-    return f"{int(host['reachable'])} {host['name']}"
+def _is_silent(host: dict[str, Any]) -> bool:
+    return not host["reachable"]
 
 
-def _failed_first(node: dict[str, Any]) -> str:
-    return f"{int(node['phase'] not in _FAILED)} {node['name']}"
+def _has_failed(node: dict[str, Any]) -> bool:
+    return node["phase"] in _FAILED
+
+
+def _listed(
+    answer: Answer,
+    name: str,
+    in_trouble: Callable[[dict[str, Any]], bool],
+    after: str,
+    limit: int,
+    *,
+    trouble_first: bool,
+) -> Answer:
+    """Return a page by names, or the first of those in trouble and the others; and how many are in trouble.
+
+    Who is in trouble changes between two pages, so that only names tell where to go on.
+    """
+    if trouble_first and after:
+        problem = {"loc": ("query", "after"), "msg": "it goes on by names; leave trouble_first out"}
+        raise RequestValidationError([problem])
+    found = page(answer, name, _by_name, after, limit)
+    if trouble_first:
+        ranked = sorted(answer[name], key=lambda one: (not in_trouble(one), one["name"]))
+        found |= {name: ranked[:limit], "next": None}
+    return {**found, "in_trouble": sum(map(in_trouble, answer[name]))}
 
 
 def _by_key(entry: dict[str, Any]) -> str:

@@ -148,7 +148,7 @@
   // The cluster in a few numbers; what is in trouble stands out.
   function tiles(about, hosts) {
     const { phases } = about, sum = (...names) => names.reduce((all, name) => all + (phases[name] || 0), 0), today = state.today || { worked: "–", lost: "–" };
-    const silent = hosts.filter((host) => !host.reachable).length, all = Object.values(phases).reduce((a, b) => a + b, 0);
+    const silent = hosts.silent, all = Object.values(phases).reduce((a, b) => a + b, 0);
     const rows = [
       ["hosts answer", String(hosts.total - silent), ` of ${hosts.total}`, silent > 0],
       ["nodes of ours are ready", String(sum("ready")), ` of ${all}`],
@@ -177,7 +177,7 @@
       if (turn % 3 === 0) {
         const [hosts, nodes, plan, past] = await Promise.all([call("hosts?limit=1000&trouble_first=true"), call("nodes?limit=1000&trouble_first=true"), whole ? call("plan") : { actions: [] }, call("harvest")]);
         state.today = harvest.take(past, table);
-        state.hosts = Object.assign(hosts.hosts, { total: hosts.total });
+        state.hosts = Object.assign(hosts.hosts, { total: hosts.total, silent: hosts.in_trouble });
         tiles(about, state.hosts);
         const [someHosts, moreHosts] = shown(hosts.hosts, hosts.total), [someNodes, moreNodes] = shown(nodes.nodes, nodes.total);
         table("hosts", ["host", "answers", "given to", "instances", "closed"], someHosts.map((h) => [{ subject: h.name }, h.reachable ? "yes" : "NO: " + h.problem, takers(h).join(", "), h.instances.join(", "), h.closed]), "there is no host", moreHosts);
