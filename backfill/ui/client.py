@@ -17,6 +17,7 @@ from backfill.core.model.sentences import escaped, visible
 from backfill.ui.parser import DEFAULT_POLICY, NO, NO_PERMISSION, OK, UNAVAILABLE, say
 from backfill.ui.terminal import carried
 
+USUAL_POLICY = Path(DEFAULT_POLICY)  # this very object where nobody gave --config
 DEFAULT_SOCKET = "/run/backfill/daemon.sock"
 # The daemon itself gives up after 10 s and says so; this is for one that hangs.
 _PATIENCE_S = 15.0
@@ -171,7 +172,7 @@ def add_policy(parser: argparse.ArgumentParser, about: str) -> None:
         action=_HereAction,
         metavar="FILE",
         type=Path,
-        default=Path(DEFAULT_POLICY),
+        default=USUAL_POLICY,
         help=f"{about} (otherwise {DEFAULT_POLICY})",
     )
 

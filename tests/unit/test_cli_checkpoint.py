@@ -15,6 +15,7 @@ from backfill.core.model.lifecycle import Phase
 from backfill.drivers.libvirt.checkpoints.folders import CheckpointFolders
 from backfill.drivers.libvirt.store import Store
 from backfill.ui.cli import main
+from backfill.ui.parser import DEFAULT_POLICY
 from tests.unit.living_daemon import living
 from tests.unit.policy_files import LIBVIRT, LIBVIRT_HOST, text
 
@@ -169,8 +170,9 @@ def test_a_policy_file_on_the_command_line_goes_before_a_service_of_the_environm
     assert main(["instances", "--leaks", "--config", f"{policy}.none"]) == 65
     assert f"{policy}.none" in capsys.readouterr().err
     assert main(["checkpoint", "list"]) == 69
-    assert main(["instances", *where]) == 2
-    assert "give both" in capsys.readouterr().err
+    for place in (str(policy), DEFAULT_POLICY):
+        assert main(["instances", "--config", place]) == 2
+        assert "give both" in capsys.readouterr().err
     url = ["--url", "http://127.0.0.1:1"]
     for words in (["drift", *url, *where], ["checkpoint", "list", *where, *url], [*url, "drift", *where]):
         assert main(words) == 2

@@ -4,16 +4,25 @@ from __future__ import annotations
 
 import argparse
 import sys
-from pathlib import Path
 from typing import Any
 
 from backfill.core.model.quantities import counted, parse_hostlist
 from backfill.engine.leak_desk import leaks_told
 from backfill.ports.errors import DriverError
 from backfill.ui import wording
-from backfill.ui.client import Answer, AskError, Asking, add_policy, add_reading, guarded, present, print_json
+from backfill.ui.client import (
+    USUAL_POLICY,
+    Answer,
+    AskError,
+    Asking,
+    add_policy,
+    add_reading,
+    guarded,
+    present,
+    print_json,
+)
 from backfill.ui.errands import awaited
-from backfill.ui.parser import BAD_DATA, DEFAULT_POLICY, NO, OK, UNAVAILABLE, USAGE, say
+from backfill.ui.parser import BAD_DATA, NO, OK, UNAVAILABLE, USAGE, say
 from backfill.ui.terminal import age, emphasis, local_time, table
 
 _MOST_REFUSALS = 8
@@ -290,7 +299,7 @@ def run_instances(args: argparse.Namespace) -> int:
     if args.remove:
         say("--remove says what to do with --leaks; give both")
         return USAGE
-    if args.config != Path(DEFAULT_POLICY):
+    if args.config is not USUAL_POLICY:
         say("--config says where to look for --leaks; give both")
         return USAGE
     return present(args, "instances", _show_instances)
