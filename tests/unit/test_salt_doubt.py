@@ -22,6 +22,9 @@ def test_our_own_tree_asks_for_what_the_master_knows() -> None:
         ("a.sls", "{{ grains['os'] }}"),
         ("a.sls", "{{ grains.get('num_cpus') }}"),
         ("a.sls", "{% if grains['backfill']['kind'] == 'metal' or grains.get('os_family') %}"),
+        ("a.sls", "{% if not grains['backfill']['kind'] == 'metal' and grains.get('os_family') %}"),
+        ("a.sls", "{{ grains['backfill']['kind'] == 'metal' and grains.get('os_family') }}{{ grains.os }}"),
+        ("a.sls", "{% if a or grains['backfill']['kind'] == 'metal' and grains.get('os_family') %}"),
         ("a.sls", "{% set all = grains %}"),
         ("a.sls", "{{ salt['network.ip_addrs']() }}"),
         ("a.sls", "{{ salt.grains.get('os') }}"),
@@ -47,6 +50,7 @@ def test_a_tree_that_asks_the_node_is_named(tmp_path: Path, name: str, text: str
     [
         "{{ grains['backfill']['node'] }} {{ grains.get('init') }} {{ pillar['salt']['x'] }}",
         "{% if grains['backfill']['kind'] == 'metal' and grains.get('os_family') == 'RedHat' %}",
+        "{%- if grains['backfill']['kind'] == 'metal' and grains.get('os_family') in ('Suse',) %}",
         "a:\n  file.managed:\n    - source: salt://a\n    - contents: grains_cache, /etc/salt/x",
         "base:\n  'backfill:role:node':\n    - match: grain\n  'vn*':\n    - match: glob\n",
     ],

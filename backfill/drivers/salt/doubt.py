@@ -19,8 +19,10 @@ _GIVEN = r"""\s*(?:\[\s*|\.get\(\s*)['"](?:backfill|init)['"]"""
 _ASKS = re.compile(
     rf"""\bgrains\b(?!{_GIVEN})|\b(?:salt|opts)\s*[\[.]|\b__(?:grains|salt|opts)__|^\#!.*\bpy""", re.MULTILINE
 )
-# Nobody but Salt renders the states of bare metal, which may ask what it is.
-_OF_METAL = re.compile(r"""grains\['backfill'\]\['kind'\] == 'metal' and grains\.get\('os_family'\)""")
+# Nobody but Salt renders the states of bare metal, which may ask what it is: `and` asks nobody else.
+_OF_METAL = re.compile(
+    r"""\{%-?\s+if\s+grains\['backfill'\]\['kind'\] == 'metal' and grains\.get\('os_family'\)"""
+)
 # Whom a line of a top file means, such as `'backfill:role:node':`; in the next line stands how.
 _TARGET = re.compile(r"""^\s*(['"]?)([^#'"\n]+)\1\s*:\s*\n\s*-\s*match:\s*(\w+)""", re.MULTILINE)
 _MATCH = re.compile(r"^\s*-\s*match:", re.MULTILINE)
