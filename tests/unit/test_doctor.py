@@ -200,6 +200,24 @@ def _protected(**settings: str) -> Plant:
     return plant
 
 
+def test_the_remedy_for_links_says_all_and_weakens_nothing(tmp_path: Path) -> None:
+    """It writes a file anew, which may have mended another setting before."""
+    (found,) = examine(_protected(protected_symlinks="0\n", protected_regular="2\n")(sound(tmp_path))).all
+    assert "bm1 has fs.protected_symlinks=0, and" in found.what
+    lines = "fs.protected_symlinks=1 fs.protected_hardlinks=1 fs.protected_regular=2"
+    assert f"printf '%s\\n' {lines} >/etc/sysctl.d/60-backfill.conf" in found.mend
+
+
+def test_settings_about_links_that_cannot_be_read_are_not_known(tmp_path: Path) -> None:
+    """On a host, whose libvirt may not show the kernel's files, and here."""
+    hidden = _folder(PROTECTIONS, HostFolder(problem="no storage driver"))
+    on_host = replace(_protected()(sound(tmp_path)), hosts=hidden(_protected()(sound(tmp_path))).hosts)
+    for facts, where in ((on_host, "bm1"), (replace(sound(tmp_path), exposed="/tmp/own"), "this machine")):
+        (found,) = examine(facts).all
+        assert (found.defect, found.grade, found.about) == (Defect.LINKS, Grade.UNKNOWN, where)
+        assert f"the settings fs.protected_* of {where} cannot be read" in found.what
+
+
 def _conf_there(**texts: str | None) -> Plant:
     named = {name.replace("_", "."): text for name, text in texts.items()}
     there = {name: text for name, text in {**TEXTS, **named}.items() if text is not None}

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import socket
 from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
 
 from backfill.ui.doctor import network, places
 
@@ -55,9 +58,26 @@ def test_an_address_answers_whether_it_takes_or_refuses() -> None:
     assert network.listen_problem(f"192.0.2.1:{port}") is not None
 
 
+def test_a_directory_of_ones_own_that_is_open_to_all_is_exposed_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As well as all below it, there or not; a socket that everybody may use is not a directory."""
+    modes = {"/scratch": 0o41777, "/run": 0o40755, "/run/daemon.sock": 0o140666}
+
+    def stat(path: Path) -> SimpleNamespace:
+        if str(path) not in modes:
+            raise FileNotFoundError(path)
+        return SimpleNamespace(st_mode=modes[str(path)])
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "stat", stat)
+        assert places.exposed("/run/daemon.sock", "/scratch/vm/not-yet") == "/scratch/vm/not-yet"
+        assert places.exposed("/run/daemon.sock") == ""
+
+
 def test_what_is_where_everybody_may_write_is_exposed(tmp_path: Path) -> None:
     """At any depth: who makes the first directory of a path has all of it."""
     assert places.exposed("/srv/backfill", "", "/dev/shm/a/b", "/tmp/c") == "/dev/shm/a/b"
     assert places.exposed("/srv/backfill", "/tmpfs", "/var/lib/backfill") == ""
+    assert places.is_open("/var/tmp/x")
+    assert not places.is_open("/srv")
     (tmp_path / "protected_symlinks").write_text("0\n")
     assert places.protections(tmp_path) == {"protected_symlinks": "0\n"}

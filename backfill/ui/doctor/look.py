@@ -240,7 +240,7 @@ def _exposed(config: Config, directory: str) -> str:
     policies = config.policies
     if policies.own_machines.enabled or any(rule.region_mb for rule in policies.devices.entries):
         return "the memory that machines share (/dev/shm)"
-    return places.exposed(directory)
+    return directory if places.is_open(directory) else ""
 
 
 # --- Slurm -----------------------------------------------------------------------------------------

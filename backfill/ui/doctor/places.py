@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import stat
 import tempfile
 import time
 from collections.abc import Iterator
@@ -61,8 +62,26 @@ def may_write(path: str) -> PlaceFacts:
 
 
 def exposed(*paths: str) -> str:
-    """Return the first of these that is somewhere where everybody may write; empty: none is."""
-    return next((path for path in paths if any(Path(path).is_relative_to(place) for place in _OPEN)), "")
+    """Return the first of these on this machine that is where everybody may write; empty: none is."""
+    return next((path for path in paths if is_open(path) or any(map(_lets_all_write, _ways(path)))), "")
+
+
+def is_open(path: str) -> bool:
+    """Return True if this is where everybody may write on any machine."""
+    return any(Path(path).is_relative_to(place) for place in _OPEN)
+
+
+def _ways(path: str) -> tuple[Path, ...]:
+    """Return the path and what it lies in."""
+    return (Path(path), *Path(path).parents) if path.startswith("/") else ()
+
+
+def _lets_all_write(path: Path) -> bool:
+    try:
+        mode = path.stat().st_mode
+    except OSError:
+        return False
+    return stat.S_ISDIR(mode) and bool(mode & stat.S_IWOTH)
 
 
 def protections(folder: Path = Path(PROTECTIONS)) -> dict[str, str]:

@@ -168,14 +168,27 @@ def links(facts: Facts) -> Iterator[Finding]:
     """Where everybody may write, no link or file of somebody else is taken for ours."""
     yield from _unprotected("this machine", facts.exposed, facts.protections)
     for host in facts.hosts:
-        if host.inspection is not None and (seen := host.inspection.folders.get(PROTECTIONS)):
-            yield from _unprotected(host.name, host.exposed, seen.texts)
+        if host.inspection is not None:
+            seen = host.inspection.folders.get(PROTECTIONS)
+            yield from _unprotected(host.name, host.exposed, seen.texts if seen is not None else {})
 
 
 def _unprotected(where: str, exposed: str, settings: Mapping[str, str]) -> Iterator[Finding]:
-    off = [name for name in PROTECTED if settings.get(name, "").strip() == "0"]
-    if exposed and off:
-        has, lines = ", ".join(f"fs.{name}=0" for name in off), " ".join(f"fs.{name}=1" for name in off)
+    if not exposed:
+        return
+    found = {name: settings.get(name, "").strip() for name in PROTECTED}
+    off = [name for name, value in found.items() if value == "0"]
+    if not any(found.values()):
+        unread = f"the settings fs.protected_* of {where} cannot be read"
+        what = f"{unread}, and everybody may write where {exposed} is"
+        mend = f"on {where}: sysctl -a --pattern fs.protected_; none should be 0"
+        yield Finding(Defect.LINKS, where, what, mend, Grade.UNKNOWN)
+    elif off:
+        has = ", ".join(f"fs.{name}=0" for name in off)
+        # All of them: the file may be there already, and have mended another one.
+        lines = " ".join(
+            f"fs.{name}={value if value not in ('', '0') else 1}" for name, value in found.items()
+        )
         what = f"{where} has {has}, and everybody may write where {exposed} is"
         mend = f"on {where}: printf '%s\\n' {lines} >/etc/sysctl.d/60-backfill.conf; sysctl --system"
         yield Finding(Defect.LINKS, where, what, mend, Grade.ADVICE)
