@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from math import inf, nextafter
 
 from backfill.core.model.cluster import Node, NodeBase, end_s
@@ -70,18 +70,19 @@ def closed(
         return why
     if not beside and (takers := world.takers(host)):
         return because(Code.HOST_TAKEN, host=host, jobs=tuple(takers))
-    bases = (NodeBase.IDLE, NodeBase.MIXED) if beside else (NodeBase.IDLE,)
-    return _shut(world, host, world.hosts[host].node, bases)
+    return shut(world, host, beside=beside)
 
 
-def _shut(world: World, host: str, node_name: str | None, bases: Collection[NodeBase]) -> Reason | None:
-    """Return why the host's own Slurm node forbids company, if it does: it may be in these states."""
+def shut(world: World, host: str, *, beside: bool) -> Reason | None:
+    """Return why the host's own Slurm node forbids company, or company beside its jobs, if it does."""
+    node_name = world.hosts[host].node
     if node_name is None:
         return None
     node = world.nodes.get(node_name)
     if node is None:
         return because(Code.NODE_UNKNOWN, host=host, node=node_name)
     planned = "PLANNED" in node.flags and not node.planned_s
+    bases = (NodeBase.IDLE, NodeBase.MIXED) if beside else (NodeBase.IDLE,)
     if node.base not in bases or node.drained or planned or node.flags & _SHUT_FLAGS:
         said = Words(node.reason)
         return because(Code.NODE_SHUT, node=node_name, state=node.state_text, said=said)

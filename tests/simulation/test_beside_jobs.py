@@ -131,6 +131,42 @@ def test_the_ladder_does_not_end_for_work_that_will_return_beside_a_job() -> Non
     assert sim.audit() == []
 
 
+@pytest.mark.parametrize("extent", list(Extent))
+def test_where_jobs_have_a_drained_host_the_ladder_ends_although_they_leave_room(extent: Extent) -> None:
+    """Nobody comes back beside a job there: to wait for that would take as long as the job does."""
+    ladder = Ladder((RungRule(Rung.PAUSE, within_s=1.0, for_s=80.0), RungRule(Rung.REQUEUE)))
+    sim, run, lows = drained(ladder, extent)
+    run.until(lambda: [sim.job(low).restarts for low in lows] == [1, 1], 60)
+    assert sim.audit() == []
+
+
+def test_a_drain_that_is_lifted_before_the_ladder_ends_lets_work_return_beside_a_job() -> None:
+    """And until then it reads that the host is drained."""
+    ladder = Ladder((RungRule(Rung.PAUSE, within_s=1.0, for_s=300.0), RungRule(Rung.REQUEUE)))
+    sim, run, lows = drained(ladder, Extent.NEEDED)
+    run.run(100.0)
+    assert {r.code for r in run.cycle.last.refusals if r.wanted is Goal.RETURN_TO} == {Code.NODE_SHUT}
+    sim.admin_drain("bm1", "")
+    run.until(lambda: ended(sim, *lows), 600)
+    assert [sim.job(low).restarts for low in lows] == [0, 0]
+    assert sim.audit() == []
+
+
+def drained(ladder: Ladder, extent: Extent) -> tuple[SimulatedWorld, Rehearsal, list[str]]:
+    """Two jobs stand still on a host that is drained while a job of two of its four CPUs goes on there."""
+    sim = one_host()
+    run = play(sim, rules(ladder=ladder, victims=Victims(extent=extent)))
+    lows = [sim.submit("htc", 300.0) for _ in range(2)]
+    run.until(lambda: running(sim, *lows), 60)
+    run.run(5.0)
+    sim.submit("batch", 20000.0, cpus=2, memory_mb=100)
+    high = sim.submit("batch", 60.0, cpus=2, memory_mb=100)
+    run.until(lambda: running(sim, high), 30)
+    sim.admin_drain("bm1", "bad DIMM")
+    run.until(lambda: ended(sim, high), 90)
+    return sim, run, lows
+
+
 def test_with_the_whole_host_cleared_nobody_returns_beside_a_job() -> None:
     """`extent: host`: as before."""
     _, run, _, _ = stopped(rules(victims=Victims()), cpus=1)

@@ -11,9 +11,11 @@ from backfill.core.model.actions import RequeueJob
 from backfill.core.model.cluster import Job, JobState, NodeBase
 from backfill.core.model.lifecycle import Cause, Condemned, NodeStop, Phase, Rung
 from backfill.core.model.plan import SetNode
+from backfill.core.model.refusals import Code, Goal
 from backfill.core.policies.budgets import Budget, Budgets
 from backfill.core.policies.comeback import Comeback
 from backfill.core.policies.ladder import Ladder, RungRule
+from backfill.core.policies.victims import Extent, Victims
 from backfill.core.policy import PolicySet
 from backfill.core.reconcile.planner import plan
 from backfill.core.world import World
@@ -87,6 +89,19 @@ def test_a_host_that_is_free_but_not_for_long_pardons_them_too() -> None:
 def test_a_full_budget_pardons_nobody() -> None:
     """Its host is free, and so many instances may not be at work: nobody knows when it could be."""
     assert requeued(given(job("7"), job("8")), replace(ENDED, budgets=Budgets((Budget("0"),)))) == {"7", "8"}
+
+
+@pytest.mark.parametrize(("reachable", "code"), [(True, None), (False, Code.HOST_UNREACHABLE)])
+def test_nobody_is_told_to_open_a_host_whose_jobs_leave_it_room(reachable: bool, code: Code | None) -> None:
+    """It goes on beside them once its host can be asked: nothing starts over, and its host is in use."""
+    beside = replace(ENDED, victims=Victims(extent=Extent.NEEDED), comeback=Comeback(settle_s=600.0))
+    small = replace(HIGH, cpus=1, memory_mb=100)
+    world = world_of(replace(DOOMED, condemned=None), job("7"), job("8"), small)
+    world.apply(ch.NodeSeen(replace(world.nodes["bm1"], base=NodeBase.MIXED, cpus_allocated=1), NOW_S + 60))
+    world.apply(ch.HostSeen(replace(world.hosts["bm1"], reachable=reachable), NOW_S + 60))
+    found = plan(world, beside)
+    assert [r.code for r in found.refusals if r.wanted is Goal.REQUEUE] == ([] if code is None else [code])
+    assert not requeued(world, beside)
 
 
 def test_what_is_under_way_is_waited_for() -> None:

@@ -470,10 +470,12 @@ def _give_to_queue(builder: PlanBuilder, node: ManagedNode) -> None:
 def _may_begin_anew(builder: PlanBuilder, node: ManagedNode, verdict: Verdict, reason: str) -> bool:
     if node.condemned is None and not verdict.apart and _host_is_free_again(builder, node):
         # Else this would be taken back at once; what is only in doubt waits for a person.
-        shut = closed(builder.world, node.host, builder.policies.limits, node)
-        if shut is not None:
+        beside = has_room_beside(builder, node)
+        shut = closed(builder.world, node.host, builder.policies.limits, node, beside=beside)
+        if shut is not None and not beside:
             most_s = most_drained_s(builder, node) or 0.0
             shut = because(Code.HOST_SHUT, host=node.host, why=shut, most_s=most_s)
+        if shut is not None:
             builder.refuse(node.name, Goal.REQUEUE, shut.after(reason))
         return False
     unsure = only_claimed(builder, node)
