@@ -9,7 +9,7 @@ from math import inf, nextafter
 from backfill.core.model.cluster import Node, NodeBase, end_s
 from backfill.core.model.lifecycle import ABSENT, ManagedNode, Phase
 from backfill.core.model.quantities import Resources
-from backfill.core.model.refusals import Code, Reason, Words, because, limit
+from backfill.core.model.refusals import Code, Reason, Words, because, limit, step_failed
 from backfill.core.picture import stale, waits_for_fellows
 from backfill.core.policies.limits import Limits
 from backfill.core.policies.spread import Order
@@ -471,7 +471,7 @@ def _look_sparing(policies: PolicySet, ask: Ask, host: str, world: World) -> Loo
         if not world.queue.spares:
             raise
         world.queue.set_aside(f"host {host}", error)
-        return because(Code.STEP_FAILED, host=host, said=Words(repr(error))), inf
+        return step_failed(error, host), inf
 
 
 def _look(policies: PolicySet, ask: Ask, host: str, world: World) -> Look:

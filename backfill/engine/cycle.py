@@ -23,7 +23,7 @@ from backfill.core.model.plan import (
     SetNode,
 )
 from backfill.core.model.records import REMEMBERED, encode_briefly
-from backfill.core.model.refusals import Goal, Refusal
+from backfill.core.model.refusals import Goal, Refusal, defect
 from backfill.core.model.sentences import line
 from backfill.core.policy import PolicySet
 from backfill.core.reconcile.planner import plan
@@ -126,8 +126,8 @@ class Cycle:
         failed, now_s = self.world.queue.failed, self.world.now_s
         lately = {key: at_s for key, at_s in self._told_s.items() if now_s - at_s <= _SAY_EVERY_S}
         for name, error in failed.items():
-            if (name, repr(error)) not in lately:
-                lately[name, repr(error)] = now_s
+            if (key := (name, defect(error))) not in lately:
+                lately[key] = now_s
                 _LOG.error(
                     "deciding about %s failed: it is left alone; please report this", name, exc_info=error
                 )

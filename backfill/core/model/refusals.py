@@ -365,6 +365,22 @@ def call_failed(problem: str) -> Reason:
     return because(Code.CALL_FAILED, said=Words(problem))
 
 
+def step_failed(error: Exception, host: str = "") -> Reason:
+    """Say that nothing can be decided about it; each time the same as long as it is the same defect."""
+    return because(Code.STEP_FAILED, host=host, said=Words(defect(error)))
+
+
+def defect(error: Exception) -> str:
+    """Return what was raised, and where. Not its text: that may tell a time, or an object's address."""
+    frame = error.__traceback__
+    if frame is None:
+        return type(error).__name__
+    while frame.tb_next is not None:
+        frame = frame.tb_next
+    place = "/".join(frame.tb_frame.f_code.co_filename.split("/")[-2:])
+    return f"{type(error).__name__} at {place}:{frame.tb_lineno}"
+
+
 def words(text: str) -> Reason:
     """Make a reason for which there are words only."""
     return because(Code.OTHER, said=Words(text))

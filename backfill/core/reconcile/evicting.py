@@ -332,20 +332,41 @@ def _tell_slurm(builder: PlanBuilder, node: ManagedNode) -> None:
     _suspend_in_slurm(builder, node, seen)
 
 
-def _suspend_in_slurm(builder: PlanBuilder, node: ManagedNode, seen: Node) -> None:
-    """Note whose jobs are to be suspended by us, suspend them, and then the node is aside."""
-    jobs = [j for j in builder.world.jobs_on(node.name) if j.active]
+def hold_jobs(builder: PlanBuilder, node: ManagedNode) -> None:
+    """Drain a node that stands still and suspend its jobs, where nothing else can be decided about it."""
+    seen = builder.world.nodes.get(node.name)
+    if seen is None or builder.blind or job_starts(builder, node):
+        return
+    builder.watch(node.name)
+    if drained(builder, node, seen):
+        _all_suspended(builder, node, seen)
+
+
+def _all_suspended(builder: PlanBuilder, node: ManagedNode, seen: Node) -> bool:
+    """Return True if its jobs are noted, and suspended unless Slurm refuses; else see to it."""
+    jobs = _active(builder, node)
     held = holding(builder, node, jobs)
     if held != node.held:
         stop = of_workload(builder, node)
         mark_anew(builder, node, seen, held)
         builder.note(node, f"holds job {', '.join(j.id for j in jobs)}", held=held, stop=stop)
-        return
+        return False
     refused = {h.id for h in held if h.refused}
     running = [j for j in jobs if j.state is not JobState.SUSPENDED and j.id not in refused]
     if running:
         suspend_jobs(builder, node, seen, running)
+    return not running
+
+
+def _active(builder: PlanBuilder, node: ManagedNode) -> list[Job]:
+    return [job for job in builder.world.jobs_on(node.name) if job.active]
+
+
+def _suspend_in_slurm(builder: PlanBuilder, node: ManagedNode, seen: Node) -> None:
+    """Note whose jobs are to be suspended by us, suspend them, and then the node is aside."""
+    if not _all_suspended(builder, node, seen):
         return
+    jobs, held = _active(builder, node), node.held
     if not jobs:
         _without_jobs(builder, node)
         return

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from functools import partial
 
 from backfill.core.model.cluster import NodeBase
@@ -15,7 +15,7 @@ from backfill.core.model.refusals import Code, Goal, Reason, Words, because
 from backfill.core.model.sentences import sentences
 from backfill.core.placement import names_of, rooms_of
 from backfill.core.policy import PolicySet, Proof
-from backfill.core.queue import Entity, Kind, Topic, WorkQueue
+from backfill.core.queue import Kind, Topic, WorkQueue
 from backfill.core.reconcile.booting import step_booting
 from backfill.core.reconcile.builder import MOST_STEPS, PlanBuilder, budgets_change_s
 from backfill.core.reconcile.condemn import lost_with
@@ -34,7 +34,7 @@ from backfill.core.reconcile.ready import plan_liveness, step_ready
 from backfill.core.reconcile.removing import step_draining, step_removing
 from backfill.core.reconcile.returning import step_returning
 from backfill.core.reconcile.scaling import plan_scale
-from backfill.core.reconcile.sparing import Sparing, StepsFailedError
+from backfill.core.reconcile.sparing import SetAside, Sparing, StepsFailedError
 from backfill.core.reconcile.supplying import plan_supply
 from backfill.core.world import World
 
@@ -97,21 +97,19 @@ def _plan_anew(world: World, policies: PolicySet, *, keep: bool, spare: bool = F
     if (latest := _same_again(world, policies)) is not None:
         return latest
     world.queue.spares = spare
-    aside: dict[Entity, Exception] = {}
-    bare = frozenset[Entity]()
+    aside = SetAside()
     for _ in range(_MOST_TRIES):
         try:
-            return _plan(PlanBuilder(world, policies), aside, bare, keep=keep)
+            return _plan(PlanBuilder(world, policies), aside, keep=keep)
         except StepsFailedError as error:
             world.queue.policies = None
-            bare = bare.union(entity for entity in error.failed if entity in aside)
+            aside.add(error.failed)
             for entity, found in error.failed.items():
-                aside.setdefault(entity, found)
                 world.queue.set_aside(f"{entity.kind.name.lower()} {entity.name}".strip(), found)
         except BaseException:
             world.queue.policies = None  # nobody knows how far it came: the next one begins anew
             raise
-    raise next(iter(aside.values()))
+    raise next(iter(aside.errors.values()))
 
 
 def _same_again(world: World, policies: PolicySet) -> Plan | None:
@@ -129,9 +127,7 @@ def _same_again(world: World, policies: PolicySet) -> Plan | None:
     return queue.latest if fresh else None
 
 
-def _plan(
-    builder: PlanBuilder, aside: Mapping[Entity, Exception], bare: frozenset[Entity], *, keep: bool
-) -> Plan:
+def _plan(builder: PlanBuilder, aside: SetAside, *, keep: bool) -> Plan:
     world, queue, policies = builder.world, builder.world.queue, builder.policies
     if policies is not queue.policies or builder.blind or queue.blind:
         queue.begin_anew(policies, blind=bool(builder.blind), cloning=makes_parents(policies))
@@ -140,7 +136,7 @@ def _plan(
     queue.begin(world.now_s)
     _note_stale(world, policies)
     most = MOST_STEPS + len(policies.instances.names)
-    sparing = Sparing(builder, _LOOKS, aside, bare)
+    sparing = Sparing(builder, _LOOKS, aside)
     with world.undo.tentatively():
         done = queue.drain(sparing.look_at if queue.spares else partial(builder.look_at, _LOOKS), most)
         if sparing.failed:

@@ -9,15 +9,22 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from functools import partial
 
-from backfill.core.model.refusals import Code, Goal, Words, because
+from backfill.core.model.lifecycle import Phase
+from backfill.core.model.refusals import Goal, step_failed
 from backfill.core.queue import Entity, Kind, Result
 from backfill.core.reconcile.builder import PlanBuilder
+from backfill.core.reconcile.course import begin_eviction
+from backfill.core.reconcile.evicting import hold_jobs
 from backfill.core.reconcile.pressure import stop_where_wanted
 
 Looks = Mapping[Kind, Callable[..., None]]
 
-_MOST_SAID = 200
 _IN_JOBS = (Kind.CLAIM, Kind.MACHINES)  # named by a job
+
+_NO_STOP_YET = (Phase.BOOTING, Phase.READY, Phase.DRAINING, Phase.THROTTLED, Phase.RETURNING)
+
+# So often has a plan raised for it: its own step did, then to have Slurm told, then even the pause.
+_UNTOLD, _BARE = 2, 3
 
 
 class StepsFailedError(Exception):
@@ -28,22 +35,39 @@ class StepsFailedError(Exception):
         super().__init__(", ".join(f"{e.kind.name.lower()} {e.name}".strip() for e in failed))
 
 
+class SetAside:
+    """Who is set aside in one plan, why, and how much of what is done for such has failed as well."""
+
+    def __init__(self) -> None:
+        self.errors: dict[Entity, Exception] = {}  # the first of each
+        self._times: dict[Entity, int] = {}
+
+    def add(self, failed: Mapping[Entity, Exception]) -> None:
+        """Note in which steps the latest try has raised."""
+        for entity, error in failed.items():
+            self.errors.setdefault(entity, error)
+            self._times[entity] = self._times.get(entity, 0) + 1
+
+    def may_pause(self, entity: Entity) -> bool:
+        """Return True unless to pause it has failed."""
+        return self._times[entity] < _BARE
+
+    def may_tell(self, entity: Entity) -> bool:
+        """Return True unless to have Slurm told of its stop has failed."""
+        return self._times[entity] < _UNTOLD
+
+
 class Sparing:
-    """The looks of one plan, without those who are set aside.
+    """The looks of one plan, without those who are set aside."""
 
-    `bare`: those of them that not even their hosts can be taken from.
-    """
-
-    def __init__(
-        self, builder: PlanBuilder, looks: Looks, aside: Mapping[Entity, Exception], bare: frozenset[Entity]
-    ) -> None:
-        self._builder, self._looks, self._aside, self._bare = builder, looks, aside, bare
+    def __init__(self, builder: PlanBuilder, looks: Looks, aside: SetAside) -> None:
+        self._builder, self._looks, self._aside = builder, looks, aside
         self.failed: dict[Entity, Exception] = {}
 
     def look_at(self, entity: Entity, settled: bool) -> tuple[Result, bool]:
         """Look at an entity, unless it is set aside; where that raises, the next plan has to set it aside."""
         looks = self._looks
-        if entity in self._aside:
+        if entity in self._aside.errors:
             looks = {entity.kind: partial(self._leave_alone, entity)}
         found = self._builder.try_to_look_at(looks, entity, settled)
         if not isinstance(found, Exception):
@@ -53,9 +77,27 @@ class Sparing:
 
     def _leave_alone(self, entity: Entity, *_: str) -> None:
         """Say so. The host of an instance is given back all the same, where that can be told."""
-        builder, said = self._builder, repr(self._aside[entity])[:_MOST_SAID]
+        builder, aside = self._builder, self._aside
         subject = f"job {entity.name}" if entity.kind in _IN_JOBS and entity.name else entity.name
-        builder.refuse(subject or "cluster", Goal.ANY_STEP, because(Code.STEP_FAILED, said=Words(said)))
-        if entity.kind is Kind.NODE and entity not in self._bare:
-            for place in builder.world.places_of(entity.name):
-                stop_where_wanted(builder, place, "deciding about it failed")
+        builder.refuse(subject or "cluster", Goal.ANY_STEP, step_failed(aside.errors[entity]))
+        if entity.kind is not Kind.NODE or not aside.may_pause(entity):
+            return
+        for place in builder.world.places_of(entity.name):
+            stop_where_wanted(builder, place, "deciding about it failed")
+        if aside.may_tell(entity):
+            _see_to_jobs(builder, entity.name)
+
+
+def _see_to_jobs(builder: PlanBuilder, name: str) -> None:
+    """Have its jobs stand still in Slurm as well, where it does: their time limits would run out.
+
+    A stop goes on the record first, from which the next plan goes on by the usual steps, if those
+    can be taken; and by which it comes back.
+    """
+    node = builder.world.managed.get(name)
+    if node is None or builder.instance(node) is None:
+        return
+    if node.phase is Phase.EVICTING and builder.stopped(node):
+        hold_jobs(builder, node)
+    elif node.phase in _NO_STOP_YET and builder.taken_from(node):
+        begin_eviction(builder, node, doomed=node.phase in (Phase.BOOTING, Phase.DRAINING))
