@@ -62,8 +62,16 @@ def _is_endpoint(text: str) -> bool:
     return 0 < number < 65536 and address_in(host.strip("[]")) is not None
 
 
-def _are_endpoints(text: str) -> bool:
-    return all(map(_is_endpoint, text.split(",")))
+def _wrong_endpoints(text: str) -> str:
+    seen = set()
+    for one in endpoints_in(text):
+        if not _is_endpoint(one):
+            return "is not an address with a port, nor several separated by commas"
+        place = address_of_endpoint(one), int(one.rpartition(":")[2])
+        if place in seen:
+            return f"has {one} twice"
+        seen.add(place)
+    return ""
 
 
 def _is_service(text: str) -> bool:
@@ -106,9 +114,14 @@ def address_of_endpoint(text: str) -> str | None:
     return address_in(text.rpartition(":")[0].strip("[]"))
 
 
+def endpoints_in(text: str) -> list[str]:
+    """Return each of `ip:port, ip:port`."""
+    return [one.strip() for one in text.split(",")]
+
+
 def addresses_of_endpoints(text: str) -> list[str]:
     """Return the IP addresses of `ip:port,ip:port`."""
-    return [address for one in text.split(",") if (address := address_of_endpoint(one)) is not None]
+    return [address for one in endpoints_in(text) if (address := address_of_endpoint(one)) is not None]
 
 
 def address_of_uri(text: str) -> str | None:
@@ -127,7 +140,7 @@ _WRONG: dict[str, Callable[[str], str | None]] = {
     "path": _unless(lambda text: text.startswith("/"), "is not an absolute path"),
     "ip": _unless(lambda text: address_in(text), "is not an IP address"),
     "endpoint": _unless(_is_endpoint, "is not an address with a port"),
-    "endpoints": _unless(_are_endpoints, "is not an address with a port, nor several separated by commas"),
+    "endpoints": _wrong_endpoints,
     "service": _unless(_is_service, "is no host, and no host with a port"),
     "network": _unless(network_in, "is not an IPv4 address or network"),
     "mount": _unless(_is_mount, "is not a line of fstab"),

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from backfill.config.cloud import GroupPolicy, OpenStackEntry
+from backfill.config.forms import endpoints_in
 from backfill.config.model import Bind, Config, HostEntry, LibvirtEntry, Provider
 from backfill.config.reach import reach
 from backfill.core.model.fleet import InstanceSpec
@@ -153,7 +154,7 @@ def libvirt_config(config: Config, entry: LibvirtEntry, hosts: list[HostEntry]) 
         bridge=entry.bridge,
         surroundings=lv.Surroundings(
             controller=around.controller,
-            conf_server=around.conf_server,
+            conf_server=",".join(endpoints_in(around.conf_server)),
             munge_key=around.munge_key,
             slurm_key=around.slurm_key,
             gateway=around.gateway,
@@ -245,6 +246,7 @@ def openstack_config(config: Config, entry: OpenStackEntry, hosts: list[HostEntr
         guest=Guest(
             **asdict(entry.guest)
             | {
+                "conf_server": ",".join(endpoints_in(entry.guest.conf_server)),
                 "slurmd_options": slurm_parts.slurmd_options(config, entry.guest.slurmd_options),
                 "peers": _peers(config),
             }

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from backfill.drivers.openstack.settings import CloudPlace
-from backfill.ui.assemble import openstack_config
+from backfill.ui.assemble import libvirt_config, openstack_config
 from tests.unit.policy_files import LIBVIRT, LIBVIRT_HOST, loaded, sentences, text
 
 HOSTS = "hosts: [{name: east, provider: openstack, node: null, cloud: mycloud}]"
@@ -34,6 +34,19 @@ def test_the_section_becomes_the_drivers_settings(tmp_path: Path) -> None:
     assert (made.shape.vnic_type, made.shape.group_policy) == ("direct", "soft-anti-affinity")
     assert made.hours_cap == 500
     assert made.guest.command == ("ssh", "root@{address}")
+
+
+def test_guests_have_several_controllers_without_blanks(tmp_path: Path) -> None:
+    """They go into a command line word by word."""
+    both, there = "10.0.0.1:6817, 10.0.0.2:6817", HOSTS.replace("hosts: [", "")
+    content = SECTION.replace("10.0.0.1:6817", both) + LIBVIRT.replace("10.0.0.1:6817", both)
+    config = loaded(tmp_path, text(content, hosts=f"{LIBVIRT_HOST[:-1]}, {there}"))
+    assert config.openstack is not None
+    assert config.libvirt is not None
+    cloud = openstack_config(config, config.openstack, [h for h in config.hosts if h.cloud])
+    local = libvirt_config(config, config.libvirt, [h for h in config.hosts if h.uri])
+    for told in (cloud.guest.conf_server, local.surroundings.conf_server):
+        assert told == both.replace(" ", "")
 
 
 @pytest.mark.parametrize(

@@ -139,6 +139,14 @@ LIBVIRTS = [
         "gives 10.0.1.3 to vn3, but it belongs to libvirt.surroundings.conf_server",
     ),
     (
+        text(LIBVIRT.replace(":6817", ":6817, 10.0.1.3:6817"), hosts=LIBVIRT_HOST),
+        "gives 10.0.1.3 to vn3, but it belongs to libvirt.surroundings.conf_server",
+    ),
+    (
+        text(LIBVIRT.replace(":6817", ":6817,10.0.0.1:06817"), hosts=LIBVIRT_HOST),
+        "which has 10.0.0.1:06817 twice; write an IP address with a port",
+    ),
+    (
         text(LIBVIRT.replace(":6817", ":6817, 10.0.0.2"), hosts=LIBVIRT_HOST),
         "which is not an address with a port, nor several separated by commas",
     ),

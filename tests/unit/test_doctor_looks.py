@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import socket
 from pathlib import Path
 from types import SimpleNamespace
@@ -71,6 +72,18 @@ def test_a_directory_of_ones_own_that_is_open_to_all_is_exposed_too(monkeypatch:
         patched.setattr(Path, "stat", stat)
         assert places.exposed("/run/daemon.sock", "/scratch/vm/not-yet") == "/scratch/vm/not-yet"
         assert places.exposed("/run/daemon.sock") == ""
+
+
+def test_an_ipv6_address_is_asked_without_its_brackets(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[tuple[str, int]] = []
+
+    def refused(address: tuple[str, int], *_: object) -> socket.socket:
+        asked.append(address)
+        raise ConnectionRefusedError(errno.ECONNREFUSED, "refused")
+
+    monkeypatch.setattr(socket, "create_connection", refused)
+    assert network.connect_problem("[fd00::1]:6817") == "refused"
+    assert asked == [("fd00::1", 6817)]
 
 
 def test_what_is_where_everybody_may_write_is_exposed(tmp_path: Path) -> None:

@@ -98,7 +98,7 @@ def test_one_silent_controller_of_several_is_no_fault(tmp_path: Path) -> None:
     libvirt = facts.config.libvirt
     assert libvirt is not None
     both = ("10.0.0.1:6817", "10.0.0.2:6817")
-    around = replace(libvirt.surroundings, conf_server=",".join(both))
+    around = replace(libvirt.surroundings, conf_server=", ".join((*both, both[1])))
     facts = replace(facts, config=replace(facts.config, libvirt=replace(libvirt, surroundings=around)))
     for silent, grade in ((both[1:], Grade.ADVICE), (both, Grade.FAULT)):
         found = examine(replace(facts, controller_problems=dict.fromkeys(silent, "refused"))).all

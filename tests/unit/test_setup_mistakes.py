@@ -285,6 +285,10 @@ def test_guests_are_told_of_every_controller(ask: Ask, etc: Path, monkeypatch: p
         "+    conf_server: 10.0.0.3:6817,10.0.0.4:6817\n"
         in ask(said | {"--controller": "10.0.0.3,10.0.0.4"})[1]
     )
+    twice = said | {"--controller": "10.0.0.3, 10.0.0.4,10.0.0.3"}
+    assert "+    conf_server: 10.0.0.3:6817,10.0.0.4:6817\n" in ask(twice)[1]
+    six = said | {"--controller": "10.0.0.3,fd00::1", "--gateway": "10.0.0.9"}
+    assert "+    conf_server: 10.0.0.3:6817,[fd00::1]:6817\n" in ask(six)[1]
     for backup, words in (
         ("ctl2", "the controller ctl2 has no address that this machine knows; name it by --controller"),
         ("127.0.0.1", "the controller's address 127.0.0.1 means, inside a guest, the guest itself"),

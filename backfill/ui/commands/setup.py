@@ -207,7 +207,7 @@ def _wishes(args: argparse.Namespace) -> Wishes:
         directory=args.directory,
         bridge=args.bridge,
         gateway=args.gateway,
-        controllers=tuple(filter(None, args.controller.split(","))),
+        controllers=tuple(dict.fromkeys(filter(None, map(str.strip, args.controller.split(","))))),
         image=args.image,
         emulated=args.emulated,
         user=args.user,

@@ -17,6 +17,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from backfill.config import Config, ImageEntry, conflicts, hints
+from backfill.config.forms import endpoints_in
 from backfill.config.model import Provider
 from backfill.core.model.fleet import Host
 from backfill.core.model.quantities import NOTHING
@@ -374,6 +375,6 @@ def _network(facts: Facts, observed: Mapping[str, HostObservation]) -> Facts:
     taken = network.answering(free, port) if all(h.host.reachable for h in observed.values()) else {}
     if facts.config.libvirt is None:
         return replace(facts, taken=taken)
-    servers = facts.config.libvirt.surroundings.conf_server.split(",")
+    servers = endpoints_in(facts.config.libvirt.surroundings.conf_server)
     told = {server: problem for server in servers if (problem := network.connect_problem(server))}
     return replace(facts, taken=taken, controller_problems=told)

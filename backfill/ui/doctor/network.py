@@ -57,7 +57,7 @@ def connect_problem(endpoint: str, within_s: float = 2.0) -> str | None:
     """Return why no connection to `IP:PORT` comes about; None: it does."""
     address, _, port = endpoint.rpartition(":")
     try:
-        socket.create_connection((address, int(port)), within_s).close()
+        socket.create_connection((address.strip("[]"), int(port)), within_s).close()
     except OSError as error:
         return error.strerror or str(error)
     return None

@@ -85,7 +85,7 @@ def policy(survey: Survey, wishes: Wishes, places: Places) -> dict[str, Any]:
             "bridge": wishes.bridge,
             "surroundings": {
                 "controller": wishes.controllers[0],
-                "conf_server": ",".join(f"{address}:{survey.port}" for address in wishes.controllers),
+                "conf_server": ",".join(_endpoint(address, survey.port) for address in wishes.controllers),
                 **_key(survey, wishes, places),
                 **({"gateway": wishes.gateway} if wishes.gateway else {}),
                 **({"mounts": list(wishes.mounts)} if wishes.mounts else {}),
@@ -103,6 +103,10 @@ def policy(survey: Survey, wishes: Wishes, places: Places) -> dict[str, Any]:
             },
         },
     }
+
+
+def _endpoint(address: str, port: int) -> str:
+    return f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
 
 
 def mounts_now(path: Path) -> tuple[str, ...]:

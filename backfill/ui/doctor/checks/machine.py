@@ -6,6 +6,7 @@ import ipaddress
 import re
 from collections.abc import Iterator
 
+from backfill.config.forms import endpoints_in
 from backfill.config.model import SurroundingsEntry
 from backfill.ui.doctor.facts import Facts, ImageFacts, PlaceFacts
 from backfill.ui.doctor.findings import Defect, Finding, Grade
@@ -257,7 +258,7 @@ def addresses(facts: Facts) -> Iterator[Finding]:
                 f"{which} {outside} is not in the guests' network {network}",
                 mend,
             )
-    every = around.conf_server.split(",")
+    every = set(endpoints_in(around.conf_server))
     for server, problem in facts.controller_problems.items() if facts.slurm is not None else ():
         # Where Slurm does not answer all are down, which is told; a guest needs one of them.
         yield Finding(
