@@ -122,7 +122,26 @@ def test_guests_mount_what_somebody_says_they_may(folder: Path) -> None:
         assert suggested(found, wishes, ask).mounts == chosen
     assert asked[0] == ("NFS mounts that guests get, of /home /opt/soft, or none", "none")
     asked.clear()
+    more = replace(found, mounts=("10.0.0.6:/data /data/ nfs4 rw", *found.mounts))
+    data = "10.0.0.6:/data /data/ nfs4 rw"
+    for typed, chosen in (
+        (("/home/",), (home,)),
+        (("/data",), (data,)),
+        (("/home,/opt/soft/, /home",), (home, soft)),
+        (("None",), ()),
+        (("no",), ()),
+        ((home + " 0 0",), (home,)),
+        ((",", "hoem", "/hoem /home", "10.0.0.6:/home", "/home"), (home,)),
+    ):
+        answers = iter(typed)
+        assert suggested(more, wishes, ask).mounts == chosen
+        assert next(answers, None) is None
+    assert asked[-1][0].startswith(
+        "10.0.0.6:/home is none of these. NFS mounts that guests get, of /data /home"
+    )
+    asked.clear()
     own = "10.0.0.7:/home /home nfs4 rw"
+    assert suggested(found, replace(wishes, mounts=("/home/",)), ask).mounts == (home,)
     for said, mounts in (((), ()), ((own, "/opt/soft"), (own, soft))):
         assert suggested(found, replace(wishes, mounts=said), ask).mounts == mounts
     assert not asked

@@ -358,6 +358,10 @@ def test_a_second_run_keeps_the_mounts(again: Ask, etc: Path, monkeypatch: pytes
         assert "of /home /soft, or none [/home]: " in plan
         assert changed in plan
         assert (policy in plan) is bool(changed)
+    (etc / "policy.yaml").write_text((etc / "policy.yaml").read_text() + "# mine\n")
+    monkeypatch.setattr("sys.stdin", _Terminal(""))
+    status, plan = again(enough)
+    assert (status, "NFS mounts" in plan, "mounts:" in plan) == (0, False, False)
 
 
 class _Terminal(StringIO):

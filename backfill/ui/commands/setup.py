@@ -7,6 +7,7 @@ import os
 import sys
 import tempfile
 from collections.abc import Collection, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from backfill.config import ConfigError, load
@@ -138,9 +139,12 @@ def _set_up(args: argparse.Namespace, record: UndoRecord) -> int:
     check_hosts(found, names)
     places = Places(conf, program=(sys.executable, "-m", "backfill"), restart=restart)
     ask = None if args.yes or not sys.stdin.isatty() else _ask
-    wishes = suggested(found, _wishes(args), ask, mounts_now(places.policy))
-    check_wishes(found, wishes)
     edited = [path for path in (places.images, places.policy) if record.edited(path)]
+    said, had = _wishes(args), mounts_now(places.policy)
+    if said.mounts is None and places.policy in edited:
+        said = replace(said, mounts=had)  # that file is kept, so an answer would change nothing
+    wishes = suggested(found, said, ask, had)
+    check_wishes(found, wishes)
     wanted = steps(found, wishes, places, edited)
     plan = [shown for step in (*wanted, *for_hosts(wishes, places)) if (shown := step.shown())]
     now = found.settings.select_type

@@ -15,6 +15,7 @@ _KERNELS, _INITRDS = ("vmlinuz", "kernel"), ("initrd", "initrd.img", "initramfs.
 _DISKS = {"disk.raw": "raw", "root.img": "raw", "disk.qcow2": "qcow2", "root.qcow2": "qcow2"}
 _CMDLINE = "root=/dev/vda rw console=ttyS0"
 _KEPT_MB = 1024
+_WORDS_OF_MOUNT = 4
 
 
 class WishError(Exception):
@@ -142,29 +143,44 @@ def mountable(survey: Survey, directory: str) -> dict[str, str]:
     """Return by place the lines of fstab that guests could have too: neither the directory of instances
     nor the state of slurmctld is their business."""
     kept = [directory, survey.settings.raw.get("StateSaveLocation", "")]
-    lines = {line.split()[1]: line for line in survey.mounts}
+    lines = {_place(line.split()[1]): line for line in survey.mounts}
     return {at: line for at, line in lines.items() if not any(Path(k).is_relative_to(at) for k in kept)}
 
 
 def _mounts(had: Sequence[str], there: Mapping[str, str], ask: Ask | None) -> tuple[str, ...]:
     """Return lines for what guests are to mount, where no option says it. What a machine mounts need not
     be for users: nothing of it goes to guests unless somebody says so, now or in an earlier run."""
-    known = {**there, **{line.split()[1]: line for line in had}}
+    own = {_place(line.split()[1]): line for line in had}
+    known = {**there, **own}
     if ask is None or not known:
         return tuple(had)
-    question = f"NFS mounts that guests get, of {' '.join(known)}, or none"
-    proposal = " ".join(line.split()[1] for line in had) or "none"
-    words = (ask(question, proposal) or proposal).split()
-    return tuple(_line(word, known) for word in words if word != "none")
+    question, proposal = f"NFS mounts that guests get, of {' '.join(known)}, or none", " ".join(own) or "none"
+    asked = question
+    while True:
+        answer = ask(asked, proposal) or proposal
+        words = answer.split()
+        if ":/" in words[0] and len(words) >= _WORDS_OF_MOUNT:
+            return (" ".join(words[:_WORDS_OF_MOUNT]),)  # a whole line, perhaps with fstab's last two numbers
+        places = dict.fromkeys(map(_place, answer.replace(",", " ").split()))
+        unknown = [place for place in places if place not in known]
+        if places and not unknown:
+            return tuple(known[place] for place in places)
+        if places and {place.casefold() for place in places} <= {"none", "no"}:
+            return ()
+        asked = f"{', '.join(unknown) or answer} is none of these. {question}"
+
+
+def _place(word: str) -> str:
+    return word.rstrip("/") or word
 
 
 def _line(word: str, there: Mapping[str, str]) -> str:
     if not word.startswith("/") or " " in word:
         return word  # a whole line, which the reader of policy files checks
-    if word not in there:
+    if _place(word) not in there:
         known = f"it has {', '.join(there)}" if there else "it has none for guests"
         raise WishError(f"--mount {word}: fstab has no such NFS mount here: {known}; or write a whole line")
-    return there[word]
+    return there[_place(word)]
 
 
 def _directory(survey: Survey) -> str:
