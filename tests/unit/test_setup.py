@@ -124,7 +124,7 @@ def test_guests_mount_what_somebody_says_they_may(folder: Path) -> None:
     asked.clear()
     more = replace(found, mounts=("10.0.0.6:/data /data/ nfs4 rw", *found.mounts))
     data = "10.0.0.6:/data /data/ nfs4 rw"
-    for typed, chosen in (
+    typed: tuple[tuple[tuple[str, ...], tuple[str, ...]], ...] = (
         (("/home/",), (home,)),
         (("/data",), (data,)),
         (("/home,/opt/soft/, /home",), (home, soft)),
@@ -132,9 +132,10 @@ def test_guests_mount_what_somebody_says_they_may(folder: Path) -> None:
         (("no",), ()),
         ((home + " 0 0",), (home,)),
         ((",", "hoem", "/hoem /home", "10.0.0.6:/home", "/home"), (home,)),
-    ):
-        answers = iter(typed)
-        assert suggested(more, wishes, ask).mounts == chosen
+    )
+    for lines, expected in typed:
+        answers = iter(lines)
+        assert suggested(more, wishes, ask).mounts == expected
         assert next(answers, None) is None
     assert asked[-1][0].startswith(
         "10.0.0.6:/home is none of these. NFS mounts that guests get, of /data /home"
