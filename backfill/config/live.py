@@ -7,7 +7,7 @@ import ipaddress
 import re
 from collections.abc import Iterator, Mapping
 
-from backfill.config.model import Config, HookPlaceKind, ReadKind, RegistrationKind
+from backfill.config.model import Config, HookPlaceKind, Provider, ReadKind, RegistrationKind
 from backfill.config.power import doubted, of_hosts, of_ours, switched_off
 from backfill.core.model.cluster import Node, NodeBase, SlurmSettings
 from backfill.core.model.fleet import Host
@@ -79,7 +79,23 @@ def hints_of_file(config: Config) -> list[str]:
     workloads = enumerate(config.policies.workloads.entries)
     ladders += [(f"workloads[{index}].ladder", one.ladder) for index, one in workloads]
     shares = [hint for path, rungs in ladders for hint in _shares(config, path, rungs)]
-    return [*_seldom(config), *shares]
+    return [*_seldom(config), *shares, *_not_in_clouds(config)]
+
+
+def _not_in_clouds(config: Config) -> Iterator[str]:
+    """Tell of environments whose image a cloud could have too: one of the same name is not taken for it."""
+    environments, local = config.policies.environments, config.libvirt.images if config.libvirt else {}
+    clouds = [host.name for host in config.hosts if host.provider is Provider.OPENSTACK]
+    for index, entry in enumerate(environments.entries):
+        image = local.get(entry.image)
+        if image is None or image.environment == entry.name:
+            continue
+        if lacking := [name for name in clouds if environments.lacks(name, entry.image)]:
+            at = _at(config, f"environments.entries[{index}].image")
+            yield (
+                f"{at} is {entry.image} of libvirt's images, so that {', '.join(lacking)} gets no instances "
+                "of it; if the cloud has it too, write it into openstack.images, with its name there"
+            )
 
 
 def _seldom(config: Config) -> Iterator[str]:

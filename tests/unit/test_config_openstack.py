@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from backfill.config import hints_of_file
 from backfill.drivers.openstack.settings import CloudPlace
 from backfill.ui.assemble import libvirt_config, openstack_config
 from tests.unit.policy_files import LIBVIRT, LIBVIRT_HOST, loaded, sentences, text
@@ -131,3 +132,17 @@ def test_an_image_that_an_environment_alone_names_is_on_no_host_of_libvirts(tmp_
     hosts = LIBVIRT_HOST[:-1] + ", {name: bm2, provider: simulated}]"
     config = loaded(tmp_path, text(LIBVIRT, GOLD, hosts=hosts))
     assert config.policies.environments.lacking == {"gold": {"bm1"}}
+
+
+def test_an_image_that_a_cloud_has_too_must_be_named_for_it(tmp_path: Path) -> None:
+    """One of the same name in the cloud is not taken for libvirt's; `policy check` says so."""
+    hosts = f"{LIBVIRT_HOST[:-1]}, {HOSTS.partition('[')[2]}"
+    files = "{kernel: /k, initrd: /i, disk: /d, cmdline: quiet"
+    local = f"    gold: {files}}}\n    mpi: {files}, environment: mpi}}\n"
+    (said,) = hints_of_file(loaded(tmp_path, text(LIBVIRT + local, SECTION, GOLD, hosts=hosts)))
+    assert said.partition(": ")[2] == (
+        "environments.entries[0].image is gold of libvirt's images, so that east gets no instances of it; "
+        "if the cloud has it too, write it into openstack.images, with its name there"
+    )
+    mapped = SECTION + "  images: {gold: gold}\n"
+    assert not hints_of_file(loaded(tmp_path, text(LIBVIRT + local, mapped, GOLD, hosts=hosts)))
