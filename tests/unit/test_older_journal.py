@@ -14,7 +14,7 @@ from backfill.engine.stories import Stories
 from backfill.ports.storage import Record
 from backfill.ui.commands.events import _asked
 from backfill.ui.web.history import History
-from backfill.ui.web.streaming import Streams, _events
+from backfill.ui.web.streaming import _events
 from tests.unit.living_daemon import living, parked
 
 _START = Record(1.0, "daemon", "cluster", {"event": "start", "managed": 0})
@@ -83,7 +83,7 @@ def test_a_stream_goes_on_with_what_comes(monkeypatch: pytest.MonkeyPatch) -> No
     teller: Any = Teller([_START, _START], [closed])
 
     async def first() -> str:
-        events = _events(teller, Streams(), 500)
+        events = _events(teller, 500)
         async for text in events:
             if text.startswith("id: "):
                 await events.aclose()  # type: ignore[attr-defined]  # it is a generator

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import socket
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import httpx
@@ -177,6 +179,28 @@ def test_events_come_as_they_happen(story: Story) -> None:
     again, text = first({"Last-Event-ID": str(seen)})
     assert again > seen
     assert story.web.get("/api/v1/stream").status_code == 401
+
+
+@pytest.mark.parametrize(("near", "most", "which"), [(True, 64, ""), (False, 32, " of this address")])
+def test_who_follows_leaves_room_for_other_questions(
+    story: Story, monkeypatch: pytest.MonkeyPatch, near: bool, most: int, which: str
+) -> None:
+    """One address alone does not keep all others from following, unless it stands for many."""
+    for module in ("client_bounds", "streaming"):
+        monkeypatch.setattr(f"backfill.ui.web.{module}.is_loopback", lambda address: near)
+    followers = []
+    with ExitStack() as crowd:
+        for _ in range(most):
+            follower = story.web.stream("GET", "/api/v1/stream", headers=bearer(CY))
+            lines = crowd.enter_context(follower).iter_lines()
+            followers.append((lines, next(lines)))  # who lets go of the lines hangs up
+        with story.web.stream("GET", "/api/v1/stream", headers=bearer(CY)) as refused:
+            assert refused.status_code == 503
+            refused.read()
+        assert refused.json()["error"] == f"{most} clients{which} follow already; read /api/v1/events"
+        for _ in range(20):
+            crowd.enter_context(socket.create_connection((story.web.base_url.host, story.web.base_url.port)))
+        assert story.web.get("/livez").status_code == 200
 
 
 # --- the command line, from another machine --------------------------------------------------------

@@ -154,6 +154,7 @@ def test_an_address_has_so_many_connections_and_no_more(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The next one is told so in one sentence, and those after it nothing; other addresses are served."""
+    monkeypatch.setattr("backfill.ui.web.client_bounds.is_loopback", lambda address: False)
     monkeypatch.setattr("backfill.ui.web.client_bounds.MOST_OF_ADDRESS", 3)
     monkeypatch.setattr("backfill.ui.web.client_bounds._REFUSED_OF_ADDRESS", 1)
     with served(tmp_path / "none.sock") as port, ExitStack() as crowd:
@@ -173,8 +174,8 @@ def test_an_address_has_so_many_connections_and_no_more(
 class Wire:
     """A transport whose client takes as much as the test says, and a loop whose time does not pass."""
 
-    def __init__(self) -> None:
-        self.left, self.ends = 0, ""
+    def __init__(self, peer: str = "") -> None:
+        self.peer, self.left, self.ends = peer, 0, ""
         self._due: Callable[[], None] | None = None
 
     def write(self, data: bytes) -> None:
@@ -185,8 +186,9 @@ class Wire:
         """Return what nobody has taken yet."""
         return self.left
 
-    def get_extra_info(self, name: str) -> None:
-        """Know nothing."""
+    def get_extra_info(self, name: str) -> object:
+        """Know nothing but who it is."""
+        return (self.peer, 4711) if name == "peername" and self.peer else None
 
     def is_closing(self) -> bool:
         """Return True once it is to end."""
@@ -279,3 +281,27 @@ def test_a_connection_that_is_to_be_closed_is_looked_at_until_it_is() -> None:
         wire.left -= SLOWEST_BYTES
         assert wire.look() == "closed"
     assert wire.look() == "aborted"
+
+
+@pytest.mark.parametrize(
+    ("peers", "told"),
+    [
+        ("2001:db8::{:x}", True),
+        ("2001:db8:0:{:x}::1", False),
+        ("192.0.2.7", True),
+        ("192.0.2.{}", False),
+        ("127.0.0.1", False),
+        ("::1", False),
+    ],
+)
+def test_who_has_a_network_counts_as_one_and_loopback_has_no_bound(peers: str, told: bool) -> None:
+    """Another server of this machine brings all its clients from there."""
+    state, wires = ServerState(), [Wire(peers.format(number)) for number in range(1, 101)]
+    for wire in wires:
+        loop: Any = wire
+        protocol = PatientProtocol(uvicorn.Config(_never), state, {}, loop)
+        protocol.connection_made(loop)
+        protocol.data_received(b"GET / HTTP/1.1\r\n")
+    assert [wire.ends for wire in wires] == (
+        [""] * 64 + ["closed"] * 16 + ["aborted"] * 20 if told else [""] * 100
+    )

@@ -14,6 +14,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable
 from fcntl import ioctl
+from ipaddress import ip_address, ip_network
 from math import inf
 from termios import TIOCOUTQ
 from typing import Any
@@ -29,10 +30,28 @@ WITHIN_S, SLOWEST_BYTES = 10.0, 1 << 14
 RATE_PER_S, _BURST_S = 20.0, 3.0
 _MOST_ADDRESSES = 4096
 # Connections that one address may have: a quarter of all, so that one with slow clients leaves the others
-# theirs; a browser has six. So many more are told that they are too many.
+# theirs; a browser has six. So many more are told that they are too many. Loopback may have all: another
+# server of this machine, or a tunnel, brings many clients from there.
 MOST_OF_ADDRESS, _REFUSED_OF_ADDRESS = 64, 16
 # Where in struct tcp_info (linux/tcp.h, since 4.1) tcpi_bytes_acked is.
 _ACKED_AT = 120
+
+
+def network_of(address: str) -> str:
+    """Return for whom an address counts: a client with IPv6 has a whole /64 as a rule."""
+    try:
+        known = ip_address(address.partition("%")[0])
+    except ValueError:
+        return address
+    return address if known.version == 4 else str(ip_network((known, 64), strict=False))
+
+
+def is_loopback(address: str) -> bool:
+    """Return True for this machine itself."""
+    try:
+        return ip_address(address).is_loopback
+    except ValueError:
+        return False
 
 
 class Rates:
@@ -76,7 +95,7 @@ class ClientBounds:
             await self._app(scope, receive, send)
             return
         address = (scope.get("client") or ("",))[0]
-        if not self._rates.admit(address, self._monotonic()):
+        if not self._rates.admit(network_of(address), self._monotonic()):
             await _say(send, 429, "too many requests from this address; ask again in a second")
             return
         try:
@@ -202,6 +221,8 @@ class PatientProtocol(H11Protocol):
         """Begin to wait."""
         self._out = _Outlet(transport)
         super().connection_made(self._out)  # type: ignore[arg-type]  # it is used like one
+        address = self.client[0] if self.client is not None else ""
+        self.network = "" if is_loopback(address) else network_of(address)
         others = self._of_its_address()
         self._refused = others > MOST_OF_ADDRESS
         if others > MOST_OF_ADDRESS + _REFUSED_OF_ADDRESS:
@@ -210,10 +231,9 @@ class PatientProtocol(H11Protocol):
 
     def _of_its_address(self) -> int:
         """Count the connections of this one's address, itself among them."""
-        if self.client is None:
+        if not self.network:
             return 1
-        clients = (getattr(connection, "client", None) for connection in self.connections)
-        return sum(client is not None and client[0] == self.client[0] for client in clients)
+        return sum(getattr(connection, "network", "") == self.network for connection in self.connections)
 
     def data_received(self, data: bytes) -> None:
         """Take a request, or say that there are too many connections: who has not asked would not hear it."""
