@@ -15,7 +15,7 @@ from backfill.ui.command_line import (
     command_parsers,
 )
 from backfill.ui.outfile import OutputError
-from backfill.ui.parser import BAD_CONFIG, BAD_DATA, INTERRUPTED, OK, UNAVAILABLE, USAGE, Parser, say
+from backfill.ui.parser import BAD_DATA, INTERRUPTED, OK, UNAVAILABLE, USAGE, Parser, say
 from backfill.ui.terminal import be_quiet_from_now, guarded_streams
 
 # What only some sites need: the package, and the extra that brings it.
@@ -24,10 +24,6 @@ _EXTRAS = {
     "openstack": "openstack",
     "keystoneauth1": "openstack",
     "prometheus_client": "web",
-    "fastapi": "web",
-    "uvicorn": "web",
-    "starlette": "web",
-    "cryptography": "web",
     "jwt": "web",
 }
 
@@ -59,8 +55,7 @@ def _main(words: list[str]) -> int:
         if package not in _EXTRAS:
             raise
         say(f"{package} is not installed; pip install 'backfill[{_EXTRAS[package]}]'")
-        # The web service's unit starts it anew after 69, and not before somebody has looked after 78.
-        return BAD_CONFIG if _EXTRAS[package] == "web" else UNAVAILABLE
+        return UNAVAILABLE
     return status
 
 

@@ -424,13 +424,29 @@ def test_the_daemon_says_of_which_kind_its_errors_are(daemon: LivingDaemon) -> N
     assert kind("events", limit="many") == "unreadable"
 
 
+@pytest.mark.parametrize("package", ["uvicorn", "h11"])
 def test_without_its_packages_the_service_ends_for_good(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], package: str
 ) -> None:
-    """One sentence, and a status after which its unit does not try again each five seconds."""
-    monkeypatch.setitem(sys.modules, "uvicorn", None)
+    """One sentence, also for a package of a package, and a status after which its unit does not try again."""
+    for name in ("uvicorn.protocols.http.h11_impl", "backfill.ui.web.client_bounds", "backfill.ui.web.app"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    monkeypatch.setitem(sys.modules, package, None)
     status = main(["web"])
-    assert capsys.readouterr().err == "backfill: uvicorn is not installed; pip install 'backfill[web]'\n"
+    assert capsys.readouterr().err == f"backfill: {package} is not installed; pip install 'backfill[web]'\n"
     unit = (ROOT / "config/backfill-web.service").read_text()
     (kept,) = re.findall(r"^RestartPreventExitStatus=(.*)$", unit, re.MULTILINE)
     assert str(status) in kept.split()
+
+
+def test_what_another_command_lacks_is_no_mistake_in_its_policy_file(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The daemon needs jwt as well, where its policy file names a key of tokens."""
+
+    def lacking(words: list[str]) -> int:
+        raise ModuleNotFoundError("No module named 'jwt'", name="jwt")
+
+    monkeypatch.setattr("backfill.ui.cli._run", lacking)
+    assert main(["daemon"]) == 69
+    assert capsys.readouterr().err == "backfill: jwt is not installed; pip install 'backfill[web]'\n"

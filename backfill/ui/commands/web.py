@@ -12,7 +12,7 @@ from ipaddress import ip_address
 from pathlib import Path
 
 from backfill.ui.client import add_socket
-from backfill.ui.parser import OK, UNAVAILABLE, USAGE, say
+from backfill.ui.parser import BAD_CONFIG, OK, UNAVAILABLE, USAGE, say
 
 DEFAULT_PORT = 6834
 _BACKLOG = 128
@@ -45,6 +45,17 @@ def add_web_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run_web(args: argparse.Namespace) -> int:
     """Serve until SIGTERM."""
+    try:
+        return _serve(args)
+    except ModuleNotFoundError as error:
+        package = (error.name or "").partition(".")[0]
+        if package in ("", "backfill"):
+            raise
+        say(f"{package} is not installed; pip install 'backfill[web]'")
+        return BAD_CONFIG  # the unit would start it anew for ever after 69
+
+
+def _serve(args: argparse.Namespace) -> int:
     import uvicorn
 
     from backfill.ui.web.app import make_app
