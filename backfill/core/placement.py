@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from math import inf, nextafter
 
 from backfill.core.model.cluster import Node, NodeBase, end_s
@@ -35,6 +35,10 @@ _SHUT_FLAGS = frozenset({"MAINTENANCE", "RESERVED", "REBOOT_REQUESTED", "FAIL"})
 
 # Whose records may not keep the name from being used anew.
 _MAY_BE_FREE = (Phase.FAILED, Phase.GIVEN_UP, Phase.REMOVING)
+
+
+# Why nothing more may come to a host that is in service all the same.
+_IN_SERVICE = frozenset({Code.HOST_TAKEN, Code.HOST_FULL, Code.NUMA_FULL, Code.LIMIT, Code.GAP})
 
 
 _MOST_ASKS = 6  # so many different demands on a host are kept
@@ -191,6 +195,12 @@ def open_hosts(
     return [(name, left) for name, left in open_ if name not in barred], barred
 
 
+def others_serve(world: World, policies: PolicySet, host: str, pays_s: float) -> bool:
+    """Return True if any other host is in service: it has room, or lacks only that."""
+    there = rooms_of(world, policies).in_service(world, _ask(policies, pays_s, NOTHING_MORE))
+    return len(there) > (host in there)
+
+
 def why_not_on(
     world: World, policies: PolicySet, host: str, pays_s: float, need: NodeNeed = NOTHING_MORE
 ) -> Reason | None:
@@ -224,6 +234,7 @@ class Rooms:
         self._looks: dict[Ask, dict[str, Look]] = {}  # by what is asked of a host
         self._ranks: dict[Ask, dict[str, Rank]] = {}  # of hosts with room
         self._sorted: dict[Ask, list[Rank]] = {}  # the same, the best first
+        self._serving: dict[Ask, set[str]] = {}  # hosts in service
         self._openings = _Openings(policies)
 
     def forget(self) -> None:
@@ -240,13 +251,14 @@ class Rooms:
             ranks = {host: rank for host in looks if (rank := self._rank(world, host, looks[host]))}
             self._looks[ask], self._ranks[ask] = looks, ranks
             self._sorted[ask] = sorted(ranks.values())
+            self._serving[ask] = {host for host, look in looks.items() if _serves(look)}
             self.until_s = min(self.until_s, *(until_s for _, until_s in looks.values()), inf)
         return self._looks[ask]
 
     def _drop(self, ask: Ask) -> None:
         for host, (_, until_s) in self._looks[ask].items():
             self._unkept[host] = min(until_s, self._unkept.get(host, inf))
-        del self._looks[ask], self._ranks[ask], self._sorted[ask]
+        del self._looks[ask], self._ranks[ask], self._sorted[ask], self._serving[ask]
 
     def open(self, world: World, ask: Ask) -> list[Room]:
         """Return hosts with room, in the order of the policy file."""
@@ -257,6 +269,11 @@ class Rooms:
         """Return why no instance may come to the others."""
         looks = self.looks(world, ask)
         return {host: found for host, (found, _) in looks.items() if isinstance(found, Reason)}
+
+    def in_service(self, world: World, ask: Ask) -> Collection[str]:
+        """Return hosts that have room, or lack only that."""
+        self.looks(world, ask)
+        return self._serving[ask]
 
     def preferred(self, world: World, ask: Ask) -> Iterator[Room]:
         """Yield hosts with room, those first that the policy prefers."""
@@ -307,6 +324,7 @@ class Rooms:
                 self._news = self._news or old[0] != new[0]
                 self.until_s = min(self.until_s, new[1])
                 self._sort(ask, host, self._rank(world, host, new))
+                (self._serving[ask].add if _serves(new) else self._serving[ask].discard)(host)
         news, until_s = self._openings.look_again(world, hosts)
         self._news, self.until_s = self._news or news, min(self.until_s, until_s)
 
@@ -495,6 +513,11 @@ def _look(policies: PolicySet, ask: Ask, host: str, world: World) -> Look:
     bar = never(world.hosts[host], NOTHING_MORE, size, policies)
     bar = bar or (None if size.fits(left) else host_full(host, left, size))
     return bar or numa_full(world, host, policies, size) or left, until_s
+
+
+def _serves(look: Look) -> bool:
+    """Return True if a host that looks like this is in service."""
+    return not isinstance(look[0], Reason) or look[0].code in _IN_SERVICE
 
 
 def _unproven(world: World, host: str) -> Reason | None:

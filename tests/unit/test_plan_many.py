@@ -16,11 +16,14 @@ from backfill.core.model import changes as ch
 from backfill.core.model.actions import CreateInstance, PauseInstance
 from backfill.core.model.cluster import Job, JobState, MachineRequest, Node, NodeBase
 from backfill.core.model.fleet import Flavour, Host, Instance, InstanceState, Tag
-from backfill.core.model.lifecycle import ManagedNode, NodeProof, Phase
+from backfill.core.model.lifecycle import HeldJob, ManagedNode, NodeProof, NodeStop, Phase, Rung
 from backfill.core.model.quantities import Resources
+from backfill.core.model.refusals import Code, Goal, Reason
+from backfill.core.model.sentences import sentence
 from backfill.core.picture import JobIndex
 from backfill.core.placement import find_host
 from backfill.core.policies.environments import Environment, Environments
+from backfill.core.policies.ladder import Ladder, RungRule
 from backfill.core.policies.limits import Limits
 from backfill.core.policies.own_machines import OwnMachines
 from backfill.core.policies.quotas import Quota, Quotas
@@ -283,3 +286,46 @@ def test_a_host_that_is_busier_concerns_nobody_who_waits_for_his_own_machines() 
     assert Entity(Kind.MACHINES, "50") not in world.queue
     world.apply(ch.HostSeen(replace(host, capacity=Resources(2, 512)), NOW_S))
     assert Entity(Kind.MACHINES, "50") in world.queue
+
+
+def test_each_that_waits_on_a_drained_host_asks_whether_another_one_serves_not_which(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A drained rack with work at its ladder's end, and again and again one of many hosts changes."""
+    count, listed = 20, 0
+    world = fleet_of_hosts(count + 2)
+    ladder = Ladder((RungRule(Rung.PAUSE, for_s=1000.0), RungRule(Rung.REQUEUE)))
+    rules = replace(policies(count, count + 2), ladder=ladder)
+    drain, stop = frozenset({"DRAIN"}), NodeStop(NOW_S, rung=1, kind=Rung.REQUEUE)
+    for number in range(count):
+        host, name, job = f"n{number}", f"v{number}", str(number + 1)
+        address, tag, held = rules.instances.addresses[number], Tag("c", name, 1), (HeldJob(job, 0),)
+        node = ManagedNode(name, address, host, 1, Phase.PARKED, NOW_S, NOW_S, held=held, stop=stop)
+        world.apply(ch.NodeManaged(node))
+        instance = Instance(name, host, InstanceState.PAUSED, tag, Resources(1, 256))
+        world.apply(ch.InstanceSeen(instance, NOW_S))
+        world.apply(ch.NodeSeen(Node(host, NodeBase.IDLE, drain, "a rack", cpus=1), NOW_S))
+        world.apply(ch.NodeSeen(Node(name, NodeBase.MIXED, drain, "backfill: x", cpus=1), NOW_S))
+        world.apply(ch.JobSeen(Job(job, number + 1, "htc", JobState.SUSPENDED, nodes=(name,)), NOW_S))
+    shut = placement.Rooms.closed
+
+    def counted(self: placement.Rooms, *arguments: Any) -> dict[str, Reason]:
+        nonlocal listed
+        listed += 1
+        return shut(self, *arguments)
+
+    monkeypatch.setattr(placement.Rooms, "closed", counted)
+
+    def told() -> tuple[int, int]:
+        """For how many the ladder does not end, and of how many it is said when it will."""
+        refusals = plan(world, rules).refusals
+        unended = [r for r in refusals if r.wanted is Goal.REQUEUE and r.code is Code.HOST_SHUT]
+        texts = [sentence(r.reason) for r in unended]
+        return len(texts), sum("once it has been drained for 1000 s" in text for text in texts)
+
+    assert told() == (count, count)
+    last, other = f"n{count}", f"n{count + 1}"
+    for host, closed, ends in ((last, True, count), (other, True, 0), (last, False, count)):
+        world.apply(ch.HoldSet(host, NOW_S, closed, "a test"))
+        assert told() == (count, ends)
+    assert listed <= 8

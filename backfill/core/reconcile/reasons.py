@@ -11,7 +11,7 @@ from backfill.core.model.fleet import STILL, InstanceState
 from backfill.core.model.lifecycle import Cause, ManagedNode, Phase
 from backfill.core.model.quantities import Resources
 from backfill.core.model.refusals import Code, Reason, because
-from backfill.core.placement import count_on, node_of, open_hosts
+from backfill.core.placement import count_on, node_of, others_serve
 from backfill.core.queue import Topic
 from backfill.core.reconcile.builder import PlanBuilder, ladder_of
 from backfill.core.reconcile.condemn import work_on
@@ -45,10 +45,6 @@ def out_of_service(builder: PlanBuilder, host: str) -> bool:
     return own is not None and (own.base is NodeBase.DOWN or (own.base is NodeBase.IDLE and own.drained))
 
 
-# Why nothing more may come to a host that is in service all the same.
-_IN_SERVICE = frozenset({Code.HOST_TAKEN, Code.HOST_FULL, Code.NUMA_FULL, Code.LIMIT, Code.GAP})
-
-
 def most_drained_s(builder: PlanBuilder, node: ManagedNode) -> float | None:
     """Return for how long its host may be drained until its ladder ends all the same; None: for ever.
 
@@ -59,9 +55,8 @@ def most_drained_s(builder: PlanBuilder, node: ManagedNode) -> float | None:
     if own is None or not own.drained_by_others or own.base is not NodeBase.IDLE:
         return None
     builder.awaits(Topic.ROOM)
-    rooms, shut = open_hosts(builder.world, policies, policies.gaps.return_pays_s)
-    in_service = {host for host, _ in rooms} | {host for host, why in shut.items() if why.code in _IN_SERVICE}
-    return ladder_of(policies, node).planned_stop_s if in_service - {node.host} else None
+    others = others_serve(builder.world, policies, node.host, policies.gaps.return_pays_s)
+    return ladder_of(policies, node).planned_stop_s if others else None
 
 
 def not_lost_yet(builder: PlanBuilder, node: ManagedNode) -> Reason | None:
