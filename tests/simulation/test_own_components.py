@@ -7,12 +7,13 @@ from dataclasses import replace
 import pytest
 
 from backfill.core.model.job_machines import MachinesState
-from backfill.core.policies.own_machines import OwnMachines
+from backfill.core.policies.own_machines import MachineNetwork, OwnMachines
 from backfill.core.policies.scale import Scale
 from backfill.drivers.simulated.world import SimulatedWorld
 from backfill.sim.scenarios.rehearsal import Rehearsal
 from tests.simulation.policy_cluster import ended, running
 from tests.simulation.test_own_machines import OWN, WORD, begin, nothing_left, state, why_not
+from tests.simulation.test_own_turns import few
 
 SMALL: dict[str, object] = {"comment": f"{WORD}:cpus=1"}
 
@@ -49,6 +50,48 @@ def test_where_one_component_can_never_have_them_none_has() -> None:
         assert f"component {second} has none: " in told(sim, job)
         assert "has none: component" not in told(sim, job)
         assert sim.job(job).reason == "JobHeldAdmin"
+    assert sim.audit() == []
+
+
+TWO: dict[str, object] = {"comment": f"{WORD}:cpus=1", "num_nodes": 2, "cpus": 2}
+IN_LAN = TWO | {"comment": f"{WORD}:cpus=1,network=lan"}
+
+
+def lan(*nodes: str) -> OwnMachines:
+    return replace(OWN, networks=(MachineNetwork("lan", bridge="br-lan", nodes=nodes),))
+
+
+def wired(own: OwnMachines, names: int) -> tuple[SimulatedWorld, Rehearsal]:
+    """Either host has the network, and there are so many names for instances."""
+    sim, run = begin(own_machines=own, instances=few(names))
+    for host in sim.hosts.values():
+        host.networks = ("lan",)
+    return sim, run
+
+
+@pytest.mark.parametrize(
+    ("own", "parts", "count"),
+    [(OWN, (TWO, TWO), 3), (lan("vn1", "vn2", "vn3"), (IN_LAN, IN_LAN), 6), (lan(), (TWO, IN_LAN), 3)],
+)
+def test_components_that_share_too_few_names_are_given_back_at_once(
+    own: OwnMachines, parts: tuple[dict[str, object], ...], count: int
+) -> None:
+    """For each alone there are enough; and nobody waits for what can never be."""
+    sim, run = wired(own, count)
+    jobs = sim.submit_components("htc", 20.0, *parts)
+    run.until(lambda: given_back(run, *jobs) and nothing_made(run, sim), 60)
+    why = "4 machines for all components of its job can never be had: names for them in instances.names = 3"
+    run.until(lambda: why in told(sim, jobs[0]), 5)
+    plain = [sim.submit("htc", 30.0, user="bob") for _ in range(3)]
+    run.until(lambda: ended(sim, *plain), 300)
+    assert sim.audit() == []
+
+
+def test_components_whose_names_are_apart_get_theirs() -> None:
+    """Two names are for machines in a network, two for all others."""
+    sim, run = wired(lan("vn1", "vn2"), 4)
+    jobs = sim.submit_components("htc", 20.0, TWO, IN_LAN)
+    run.until(lambda: running(sim, *jobs), 60)
     assert sim.audit() == []
 
 

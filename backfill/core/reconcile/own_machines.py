@@ -201,10 +201,11 @@ def _too_many_alike(
     """Return that there are too few names for so many, or that their image may never have so much."""
     policies, image = builder.policies, _image(builder, own)
     alike = [own, *(other for other in others if _image(builder, other) == image)]
-    names = names_of(builder.world, policies).meant_for(image, own_network(builder.world, own.job))
+    names = _names_for(builder, own)
+    sharing = [own, *(other for other in others if _names_for(builder, other) <= names)]
     rule = policies.environments.rule(image)
     wanted = {
-        "names for them in instances.names": (own.size, len(names)),
+        "names for them in instances.names": (sum(o.size for o in sharing), len(names)),
         f"CPUs for image {image}": (sum(o.size * o.flavour.cpus for o in alike), rule.most_cpus),
         f"MB for image {image}": (sum(o.size * o.flavour.memory_mb for o in alike), rule.most_memory_mb),
     }
@@ -212,6 +213,12 @@ def _too_many_alike(
         if much > most and (most or key.startswith("names")):
             return because(Code.MACHINES_MANY, what=what, key=key, most=most)
     return None
+
+
+def _names_for(builder: PlanBuilder, own: JobMachines) -> frozenset[str]:
+    """Return the names that they may have, in use or not."""
+    network = own_network(builder.world, own.job)
+    return names_of(builder.world, builder.policies).meant_for(_image(builder, own), network)
 
 
 def _image(builder: PlanBuilder, own: JobMachines) -> str:
