@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections.abc import Callable, Collection, Iterator, Sequence
+from functools import partial
 from math import inf, nextafter
+from typing import TypeVar
 
 from backfill.core.model.cluster import Node, NodeBase, end_s
 from backfill.core.model.lifecycle import ABSENT, ManagedNode, Phase
@@ -31,10 +33,6 @@ from backfill.core.world import World
 # In Slurm's long words. PLANNED is among them only where it is not known for when.
 _POWER_FLAGS = frozenset({"POWER_DOWN", "POWERING_DOWN", "POWERED_DOWN", "POWERING_UP"})
 _SHUT_FLAGS = frozenset({"MAINTENANCE", "RESERVED", "REBOOT_REQUESTED", "FAIL"}) | _POWER_FLAGS
-
-
-# Whose records may not keep the name from being used anew.
-_MAY_BE_FREE = (Phase.FAILED, Phase.GIVEN_UP, Phase.REMOVING)
 
 
 # Why nothing more may come to a host that is in service all the same.
@@ -134,6 +132,8 @@ Ask = tuple[float, Resources]  # for how long a host must not be wanted, and wha
 Look = tuple[Resources | Reason, float]  # what is left on a host or why nobody may come; until when
 Want = tuple[Resources, NodeNeed]  # the shape of an order's members, and what each takes besides
 Opening = tuple[float, float]  # from when a host counts as open soon; until when that holds
+Found = TypeVar("Found")
+_ANY_NUMBER = 1_000_000
 Rank = tuple[float, int, int]  # what the policy goes by, the lowest first; and the host's place in the file
 
 
@@ -247,8 +247,9 @@ class Rooms:
         if ask not in self._looks:
             for old in list(self._looks)[:-_MOST_ASKS]:
                 self._drop(old)
-            looks = {host: _look_sparing(self.policies, ask, host, world) for host in self.policies.hosts}
-            ranks = {host: rank for host in looks if (rank := self._rank(world, host, looks[host]))}
+            found = {host: self._look(world, ask, host) for host in self.policies.hosts}
+            looks = {host: look for host, (look, _) in found.items()}
+            ranks = {host: rank for host, (_, rank) in found.items() if rank is not None}
             self._looks[ask], self._ranks[ask] = looks, ranks
             self._sorted[ask] = sorted(ranks.values())
             self._serving[ask] = {host for host, look in looks.items() if _serves(look)}
@@ -291,9 +292,13 @@ class Rooms:
         return self._openings.places(world, want)
 
     def places_ever(self, world: World, want: Want) -> list[int]:
-        """Return how many such members each host would carry if nothing were on it, whoever has it now."""
+        """Return how many such members each host would carry if nothing were on it, whoever has it now.
+
+        Where that cannot be told it is any number: no order shall be refused for good for a defect.
+        """
         self._refresh(world)
-        return self._openings.places_on(world, want, self.policies.hosts)
+        places = self._openings.places_on(world, want, self.policies.hosts)
+        return [_ANY_NUMBER if many is None else many for many in places]
 
     @property
     def may_have_news(self) -> bool:
@@ -319,20 +324,26 @@ class Rooms:
         self._news = self._news or not hosts.isdisjoint(self._unkept)
         for ask, looks in self._looks.items():
             for host in hosts & looks.keys():
-                old, new = looks[host], _look_sparing(self.policies, ask, host, world)
+                old, (new, rank) = looks[host], self._look(world, ask, host)
                 looks[host] = new
                 self._news = self._news or old[0] != new[0]
                 self.until_s = min(self.until_s, new[1])
-                self._sort(ask, host, self._rank(world, host, new))
+                self._sort(ask, host, rank)
                 (self._serving[ask].add if _serves(new) else self._serving[ask].discard)(host)
         news, until_s = self._openings.look_again(world, hosts)
         self._news, self.until_s = self._news or news, min(self.until_s, until_s)
 
-    def _rank(self, world: World, host: str, look: Look) -> Rank | None:
-        left = look[0]
-        if isinstance(left, Reason):
-            return None
-        return (*self.policies.placement.rank(left, world.hosts[host].busy), self._place[host])
+    def _look(self, world: World, ask: Ask, host: str) -> tuple[Look, Rank | None]:
+        """Return what is found on the host, and its rank if it has room."""
+
+        def look() -> tuple[Look, Rank | None]:
+            found = _look(self.policies, ask, host, world)
+            if isinstance(found[0], Reason):
+                return found, None
+            rank = self.policies.placement.rank(found[0], world.hosts[host].busy)
+            return found, (*rank, self._place[host])
+
+        return _sparing(world, host, look, lambda error: ((step_failed(error, host), inf), None))
 
     def _sort(self, ask: Ask, host: str, new: Rank | None) -> None:
         ranks, every = self._ranks[ask], self._sorted[ask]
@@ -364,7 +375,7 @@ class _Openings:
         self._found: dict[str, Opening] = {}
         self._soon: list[str] = []  # hosts that are open soon
         self._more_s = -inf  # from when there are more of them
-        self._places: dict[Want, dict[str, int]] = {}
+        self._places: dict[Want, dict[str, int | None]] = {}
         self._unkept = False  # what some orders want is not kept any more
 
     def moments(self) -> Iterator[tuple[str, float]]:
@@ -375,7 +386,7 @@ class _Openings:
         """Look at all hosts if none was looked at yet; return until when time changes nothing then."""
         if self._found:
             return inf
-        self._found = {host: _opening(self.policies, host, world) for host in self.policies.hosts}
+        self._found = {host: self._opening(world, host) for host in self.policies.hosts}
         return min((until_s for _, until_s in self._found.values()), default=inf)
 
     def places(self, world: World, want: Want) -> tuple[list[int], float]:
@@ -384,17 +395,17 @@ class _Openings:
             self._soon = [host for host, (soon_s, _) in self._found.items() if soon_s <= world.now_s]
             later = (soon_s for soon_s, _ in self._found.values() if soon_s > world.now_s)
             self._more_s = min(later, default=inf)
-        return self.places_on(world, want, self._soon), self._more_s
+        return [many or 0 for many in self.places_on(world, want, self._soon)], self._more_s
 
-    def places_on(self, world: World, want: Want, hosts: Sequence[str]) -> list[int]:
-        """Return how many such members each of these would carry if nothing were on it."""
+    def places_on(self, world: World, want: Want, hosts: Sequence[str]) -> list[int | None]:
+        """Return how many such members each of these would carry if nothing were on it; None: unknown."""
         if want not in self._places and len(self._places) == _MOST_WANTS:
             self._places.clear()
             self._unkept = True
         known = self._places.setdefault(want, {})
         for host in hosts if len(known) < len(self.policies.hosts) else ():
             if host not in known:
-                known[host] = places_ever(world, self.policies, host, *want)
+                known[host] = self._places_ever(world, host, want)
         return [known[host] for host in hosts]
 
     def look_again(self, world: World, hosts: set[str]) -> tuple[bool, float]:
@@ -402,75 +413,23 @@ class _Openings:
         news, until_s = self._unkept, inf
         self._unkept = False
         for host in hosts & self._found.keys():
-            old, new = self._found[host], _opening(self.policies, host, world)
+            old, new = self._found[host], self._opening(world, host)
             self._found[host], until_s = new, min(until_s, new[1])
             if old[0] != new[0]:
                 news, self._more_s = True, -inf
         for want, known in self._places.items():
             for host in hosts & known.keys():
-                old_places, known[host] = known[host], places_ever(world, self.policies, host, *want)
+                old_places, known[host] = known[host], self._places_ever(world, host, want)
                 news = news or known[host] != old_places
         return news, until_s
 
+    def _opening(self, world: World, host: str) -> Opening:
+        look = partial(_opening, self.policies, host, world)
+        return _sparing(world, host, look, lambda _: (inf, inf))
 
-class Names:
-    """The names that the policy file has for instances, without those that are plainly in use."""
-
-    def __init__(self, policies: PolicySet) -> None:
-        template = policies.instances
-        self.policies = policies
-        self.names = Touched(template.names)
-        self._pairs = list(zip(template.names, template.addresses, strict=True))
-        self._place = {name: place for place, name in enumerate(template.names)}
-        self._open: list[int] = []  # places of those that may be free, in order
-        self._strays: set[str] = set()
-        self._meant: dict[tuple[str, str], frozenset[str]] = {}  # by image and network
-
-    def forget(self) -> None:
-        """Anything may have changed."""
-        self.names.touched.update(self._place)
-
-    def meant_for(self, image: str, network: str) -> frozenset[str]:
-        """Return all names that instances of an image in a network may have, in use or not."""
-        kind = image, network
-        if kind not in self._meant:
-            reserved = self.policies.name_reserved
-            self._meant[kind] = frozenset(name for name in self._place if not reserved(name, image, network))
-        return self._meant[kind]
-
-    def free(self, world: World) -> Iterator[tuple[str, str]]:
-        """Yield names that may be free, with their addresses, in the order of the policy file: those
-        that are in no use, and those of nodes that have failed or are just being removed."""
-        self._refresh(world)
-        return (self._pairs[place] for place in self._open)
-
-    def strays(self, world: World) -> set[str]:
-        """Return names of Slurm's nodes that no record of ours has."""
-        self._refresh(world)
-        return self._strays
-
-    def _refresh(self, world: World) -> None:
-        if not self.names.touched:
-            return
-        for place in sorted(self._place[name] for name in self.names.taken() & self._place.keys()):
-            name = self._pairs[place][0]
-            node, there = world.managed.get(name), name in world.nodes
-            at = bisect_left(self._open, place)
-            was = at < len(self._open) and self._open[at] == place
-            may = not there if node is None else node.phase in _MAY_BE_FREE
-            if may and not was:
-                self._open.insert(at, place)
-            elif was and not may:
-                del self._open[at]
-            (self._strays.add if node is None and there else self._strays.discard)(name)
-
-
-def names_of(world: World, policies: PolicySet) -> Names:
-    """Return the names of these policies, as far as they may be free."""
-    names = world.queue.free_names
-    if names is None or names.policies is not policies:
-        names = world.queue.free_names = Names(policies)
-    return names
+    def _places_ever(self, world: World, host: str, want: Want) -> int | None:
+        look = partial(places_ever, world, self.policies, host, *want)
+        return _sparing(world, host, look, lambda _: None)
 
 
 def rooms_of(world: World, policies: PolicySet) -> Rooms:
@@ -481,15 +440,19 @@ def rooms_of(world: World, policies: PolicySet) -> Rooms:
     return rooms
 
 
-def _look_sparing(policies: PolicySet, ask: Ask, host: str, world: World) -> Look:
+def _sparing(
+    world: World, host: str, look: Callable[[], Found], otherwise: Callable[[Exception], Found]
+) -> Found:
     """Look at a host; one of which nothing can be told takes nobody, and is in no other one's way."""
     try:
-        return _look(policies, ask, host, world)
+        return look()
+    except MemoryError:
+        raise
     except Exception as error:
         if not world.queue.spares:
             raise
         world.queue.set_aside(f"host {host}", error)
-        return step_failed(error, host), inf
+        return otherwise(error)
 
 
 def _look(policies: PolicySet, ask: Ask, host: str, world: World) -> Look:

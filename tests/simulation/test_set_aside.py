@@ -9,12 +9,16 @@ from dataclasses import replace
 
 import pytest
 
+from backfill.core import placement
 from backfill.core.model.actions import PauseInstance
 from backfill.core.model.cluster import JobState
 from backfill.core.model.fleet import Flavour, InstanceState
 from backfill.core.model.lifecycle import ManagedNode, Phase
+from backfill.core.model.quantities import Resources
 from backfill.core.model.refusals import Code
 from backfill.core.model.sentences import line
+from backfill.core.policies.own_machines import OwnMachines
+from backfill.core.policies.spread import Spread
 from backfill.core.policy import PolicySet, Template
 from backfill.core.queue import Kind
 from backfill.core.reconcile import planner
@@ -118,6 +122,66 @@ def test_new_instances_are_made_on_all_other_hosts(caplog: pytest.LogCaptureFixt
         f"deciding about host {run.world.managed[BAD].host} failed: it is left alone; please report this"
     }
     assert sim.audit() == []
+
+
+def odd_for(host: str, known: Callable[..., object]) -> Callable[..., object]:
+    """The same, but for one host."""
+
+    def odd(*given: object) -> object:
+        if host in given:
+            raise KeyError(host)
+        return known(*given)
+
+    return odd
+
+
+@pytest.mark.parametrize("early", [True, False])
+@pytest.mark.parametrize("broken", ["_look", "_opening", "places_ever"])
+def test_what_an_order_asks_of_each_host_fails_for_that_host_alone(
+    broken: str, early: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is asked between the looks as well, where nobody could be set aside for it."""
+    sim = cluster(2)
+    rules = policies(own_machines=OwnMachines(enabled=True, passed_over_s=60.0))
+    run = Rehearsal(sim, rules, MemoryJournal(), spare=True)
+    run.run(5.0)
+    sim.submit("batch", 4000.0, required_nodes=("bm1",))
+    run.run(5.0)
+    odd = odd_for("bm2", getattr(placement, broken))
+    if early:
+        monkeypatch.setattr(placement, broken, odd)
+        run.world.queue.everything()
+    sim.submit("htc", 10.0, user="eve", num_nodes=3, cpus=3, comment="backfill-vm:cpus=1")
+    run.run(100.0)
+    monkeypatch.setattr(placement, broken, odd)
+    high = sim.submit("batch", 40.0, required_nodes=("bm2",))
+    run.run(100.0)
+    assert ended(sim, high)
+    assert said(run) == {}
+    assert len(run.world.fleets) == 1  # nobody says of it that it can never be had
+    assert run.world.queue.failures > 0
+    assert sim.audit() == []
+
+
+class NoRank(Spread):
+    """Cannot say how good a host is on which nobody is at work."""
+
+    def rank(self, left: Resources, busy: float | None) -> tuple[float, int]:
+        if left.cpus == 3:
+            raise KeyError(busy)
+        return super().rank(left, busy)
+
+
+def test_a_host_that_has_no_rank_takes_nobody() -> None:
+    """The others are compared without it."""
+    sim = cluster(1)
+    sim.add_host("bm3", cpus=3, features=("metal",))
+    rules = policies(hosts=("bm1", "bm2", "bm3"), placement=NoRank())
+    run = Rehearsal(sim, rules, MemoryJournal(), spare=True)
+    lows = [sim.submit("htc", 40.0) for _ in range(2)]
+    run.until(lambda: ended(sim, *lows), 200)
+    assert run.world.queue.failures > 0
+    assert said(run) == {}
 
 
 def test_the_journal_of_such_a_day_replays() -> None:

@@ -11,8 +11,9 @@ from backfill.core.model.lifecycle import ABSENT, OVER, ManagedNode, Phase
 from backfill.core.model.quantities import NOTHING, Resources
 from backfill.core.model.readiness import IMAGE
 from backfill.core.model.refusals import Code, Reason, because, limit
+from backfill.core.names import names_of
 from backfill.core.picture import waits_for_fellows
-from backfill.core.placement import find_host, names_of
+from backfill.core.placement import find_host
 from backfill.core.policies.demand import Asked, JobShare, Need
 from backfill.core.policies.limits import Limits
 from backfill.core.policy import PolicySet

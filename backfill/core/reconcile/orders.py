@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterator
 
 from backfill.core.model.fleet import Fleet
 from backfill.core.model.lifecycle import ABSENT, OVER, Phase
-from backfill.core.placement import names_of
+from backfill.core.names import names_of
 from backfill.core.reconcile.builder import PlanBuilder, members
 from backfill.core.room import NodeNeed, functions_free, never, own_need, own_network, places_now
 

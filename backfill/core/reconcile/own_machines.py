@@ -14,8 +14,9 @@ from backfill.core.model.fleet import Flavour
 from backfill.core.model.job_machines import JobMachines, MachinesState
 from backfill.core.model.lifecycle import ManagedNode, Phase
 from backfill.core.model.refusals import Code, Reason, because, limit, no_host
+from backfill.core.names import names_of
 from backfill.core.picture import named
-from backfill.core.placement import names_of, rooms_of
+from backfill.core.placement import rooms_of
 from backfill.core.policy import PolicySet
 from backfill.core.queue import Topic
 from backfill.core.reconcile.builder import PlanBuilder, members

@@ -13,7 +13,8 @@ from backfill.core.model.plan import AnswerClaim, EndClaim, Plan
 from backfill.core.model.quantities import NOTHING
 from backfill.core.model.refusals import Code, Goal, Reason, Words, because
 from backfill.core.model.sentences import sentences
-from backfill.core.placement import names_of, rooms_of
+from backfill.core.names import names_of
+from backfill.core.placement import rooms_of
 from backfill.core.policy import PolicySet, Proof
 from backfill.core.queue import Kind, Topic, WorkQueue
 from backfill.core.reconcile.booting import step_booting

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 from backfill.core.model.lifecycle import ManagedNode, Phase, Retry
 from backfill.core.model.refusals import Code, Goal, Words, because
-from backfill.core.placement import names_of
+from backfill.core.names import names_of
 from backfill.core.reconcile.builder import PlanBuilder
 
 _LONGEST_REST_S = 3600.0  # unless the breakers of readiness rest for longer

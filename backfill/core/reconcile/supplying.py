@@ -12,7 +12,8 @@ from backfill.core.model.operations import Operation
 from backfill.core.model.pilots import name_of, slot_of, slot_of_name
 from backfill.core.model.readiness import IMAGE
 from backfill.core.model.refusals import Code, Goal, Reason, Words, because, limit
-from backfill.core.placement import count_on, names_of, node_of, open_hosts, wanted_again_s
+from backfill.core.names import names_of
+from backfill.core.placement import count_on, node_of, open_hosts, wanted_again_s
 from backfill.core.policies.supply import Offer, PilotsWanted
 from backfill.core.queue import Topic
 from backfill.core.reconcile.admission import MINUTE_S
