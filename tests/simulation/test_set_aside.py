@@ -20,10 +20,11 @@ from backfill.core.model.sentences import line
 from backfill.core.policies.own_machines import OwnMachines
 from backfill.core.policies.spread import Spread
 from backfill.core.policy import PolicySet, Template
-from backfill.core.queue import Kind
+from backfill.core.queue import SCALE, Entity, Kind, Result
 from backfill.core.reconcile import planner
 from backfill.core.reconcile.builder import PlanBuilder
 from backfill.core.reconcile.planner import plan
+from backfill.core.reconcile.sparing import Looks
 from backfill.drivers.simulated.world import SimulatedWorld
 from backfill.drivers.store.memory import MemoryJournal
 from backfill.sim.replay.journal import replay_journal
@@ -314,6 +315,28 @@ def test_where_nothing_can_be_decided_about_growth_evictions_go_on(monkeypatch: 
     run.until(lambda: ended(sim, *lows), 600)
     assert [sim.job(low).restarts for low in lows] == [0, 0]
     assert sim.audit() == []
+
+
+def test_a_mark_of_what_is_set_aside_has_nothing_else_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a large cluster each such plan would else look at everything, twice."""
+    _, run, _ = at_work(policies())
+    monkeypatch.setitem(planner._LOOKS, Kind.SCALE, fail)
+    run.world.queue.everything()
+    run.run(5.0)
+    run.kill()
+    looked: list[Entity] = []
+    look_at = PlanBuilder.look_at
+
+    def counting(self: PlanBuilder, looks: Looks, entity: Entity, settled: bool) -> tuple[Result, bool]:
+        looked.append(entity)
+        return look_at(self, looks, entity, settled)
+
+    plan(run.world, run.policies, spare=True)
+    monkeypatch.setattr(PlanBuilder, "look_at", counting)
+    run.world.queue.mark(SCALE)
+    found = plan(run.world, run.policies, spare=True)
+    assert looked == [SCALE, SCALE]
+    assert {r.subject for r in found.refusals if r.code is Code.STEP_FAILED} == {"cluster"}
 
 
 def test_one_whose_host_cannot_even_be_told_is_only_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:

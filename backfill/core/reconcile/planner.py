@@ -103,7 +103,6 @@ def _plan_anew(world: World, policies: PolicySet, *, keep: bool, spare: bool = F
         try:
             return _plan(PlanBuilder(world, policies), aside, keep=keep)
         except StepsFailedError as error:
-            world.queue.policies = None
             aside.add(error.failed)
             for entity, found in error.failed.items():
                 world.queue.set_aside(f"{entity.kind.name.lower()} {entity.name}".strip(), found)
@@ -140,10 +139,11 @@ def _plan(builder: PlanBuilder, aside: SetAside, *, keep: bool) -> Plan:
     sparing = Sparing(builder, _LOOKS, aside)
     with world.undo.tentatively():
         done = queue.drain(sparing.look_at if queue.spares else partial(builder.look_at, _LOOKS), most)
-        if sparing.failed:
-            raise StepsFailedError(sparing.failed)
-        if keep:
+        if keep and not sparing.failed:
             world.undo.keep()
+    if sparing.failed:
+        queue.put_back(done)  # as of a plan that is not carried out
+        raise StepsFailedError(sparing.failed)
     found = builder.finish(queue.results(), queue.next_wake_s())
     if not keep:
         # Whether it is carried out is not known here: WorkQueue.carried_out.
