@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 
 import pytest
 
@@ -115,3 +116,38 @@ def test_a_person_who_frees_a_name_does_not_wait() -> None:
     freed = run.world.managed[given_up[-1]]
     run.cycle.take([NodeForgotten(freed.name, freed.generation)])
     run.until(lambda: running(sim, *jobs), 60)
+
+
+def test_a_lower_threshold_condemns_nobody_for_an_outage() -> None:
+    """The names failed with all others, however often: nobody is to blame, and they come back."""
+    sim = cluster(cpus=6)
+    run = lived(sim)
+    silent(sim, TWELVE.names)
+    jobs = [sim.submit("htc", 100.0) for _ in range(8)]
+    run.run(12 * HOUR_S)
+    assert phases(run, Phase.GIVEN_UP)
+    silent(sim, TWELVE.names, on=False)
+    run.policies = run.cycle.policies = policies(scale=replace(SCALE, give_up_after=1))
+    run.until(lambda: ended(sim, *jobs), 2 * HOUR_S)
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+def test_a_name_that_failed_long_ago_holds_nobody_up(restarted: bool) -> None:
+    """Those that worked since then are gone, and their records: it is no part of another's trouble."""
+    sim = cluster(cpus=6)
+    rules = policies(scale=replace(SCALE, give_up_after=1, idle_s=30.0))
+    run = Rehearsal(sim, rules, MemoryJournal(), poll_s=10.0)
+    silent(sim, ["vn1"])
+    for _ in range(3):
+        jobs = [sim.submit("htc", 50.0) for _ in range(3)]
+        run.until(lambda jobs=jobs: ended(sim, *jobs), 5 * HOUR_S)  # type: ignore[misc]
+        run.run(HOUR_S)
+    assert set(run.world.managed) == phases(run, Phase.GIVEN_UP) == {"vn1"}
+    run.run(6 * HOUR_S)
+    if restarted:
+        run.kill()
+        run.start()
+    sim.faults.never_boots("vn2", 1)
+    jobs = [sim.submit("htc", 50.0) for _ in range(8)]
+    run.until(lambda: len(phases(run, Phase.BOOTING)) > 1, 30)
+    run.until(lambda: ended(sim, *jobs), 600)

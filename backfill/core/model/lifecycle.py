@@ -282,6 +282,8 @@ class Retry:
     failures: int = 0  # boots in a row
     returns: int = 0  # returns in a row
     not_before_s: float | None = None  # of the next try of a boot, or of a return
+    cleared: bool = False  # others have become ready since it was given up; its next try is to tell
+    blamed: int = 0  # such tries that failed while nobody else was in trouble
 
 
 @dataclass(frozen=True, slots=True)

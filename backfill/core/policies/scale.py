@@ -28,17 +28,17 @@ class Scale:
     give_up_after: int = key(
         3,
         "After this many failures in a row a node's name is given up until others become ready: nothing is "
-        "begun for `readiness.rest_s` or longer, then a single try decides. A name that fails twice as often "
-        "while others become ready stays given up until a person frees it.",
+        "begun for `readiness.rest_s` or longer, then a single try decides. A name that then fails as often "
+        "again while others become ready stays given up until a person frees it.",
     )
 
     def backoff_s(self, failures: int) -> float:
         """Return how long to wait after the given number of failures, seconds."""
         return float(self.retry_after_s * 2 ** max(0, failures - 1))
 
-    def hopeless(self, failures: int) -> bool:
-        """Return True if a name has failed so often that only a person has it tried again."""
-        return failures >= 2 * self.give_up_after
+    def hopeless(self, blamed: int) -> bool:
+        """Return True if a name has failed so often while others worked that a person has to free it."""
+        return blamed >= self.give_up_after
 
     def may_grow(self, last_minute: int) -> Reason | None:
         """Return why no further instance may begin, after so many in the last minute."""

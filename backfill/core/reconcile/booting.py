@@ -270,7 +270,7 @@ def prove(builder: PlanBuilder, node: ManagedNode) -> None:
             Phase.READY,
             "registered and proven",
             proof=replace(node.proof, proven_s=float(builder.now_s)),
-            retry=replace(node.retry, failures=0),
+            retry=replace(node.retry, failures=0, cleared=False, blamed=0),
             idle_since_s=builder.now_s,
         )
 

@@ -8,6 +8,7 @@ one. Who fails again and again while others work is to blame himself, and stays 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from backfill.core.model.lifecycle import ManagedNode, Phase, Retry
 from backfill.core.model.refusals import Code, Goal, Words, because
@@ -23,21 +24,17 @@ _LONGEST_REST_S = 3600.0  # unless the breakers of readiness rest for longer
 def note_failure(builder: PlanBuilder, node: ManagedNode) -> None:
     """Nothing is left outside of a node that has failed: count it, and say when its name is tried again."""
     scale = builder.policies.scale
-    failures = node.retry.failures + 1
+    failures, blamed = node.retry.failures + 1, node.retry.blamed
     if failures >= scale.give_up_after:
-        # Of one that had been given up before, this try was counted as it began, if it was to be.
-        _give_up(builder, node, max(scale.give_up_after, node.retry.failures))
+        if node.retry.cleared and not _doubtful(builder):
+            blamed += 1  # others work: the name is to blame itself
+        reason = f"given up after {failures} failures: {node.reason}"
+        _become(builder, node, Phase.GIVEN_UP, reason, Retry(failures, blamed=blamed))
         return
     wait_s = scale.backoff_s(failures)
     reason = f"failure {failures} of {scale.give_up_after}, next try in {wait_s:.0f} s: {node.reason}"
-    _become(builder, node, Phase.FAILED, reason, Retry(failures, not_before_s=builder.now_s + wait_s))
-
-
-def _give_up(builder: PlanBuilder, node: ManagedNode, failures: int) -> None:
-    reason = f"given up after {failures} failures: {node.reason}"
-    if builder.policies.scale.hopeless(failures):
-        reason += f"; others work meanwhile, so that only `backfill retry {node.name}` frees its name"
-    _become(builder, node, Phase.GIVEN_UP, reason, Retry(failures))
+    retry = Retry(failures, not_before_s=builder.now_s + wait_s, blamed=blamed)
+    _become(builder, node, Phase.FAILED, reason, retry)
 
 
 def _become(builder: PlanBuilder, node: ManagedNode, phase: Phase, reason: str, retry: Retry) -> None:
@@ -52,8 +49,8 @@ def _proven_s(builder: PlanBuilder) -> float:
 # --- names for new instances ---------------------------------------------------------------------
 
 
-def free_slot(builder: PlanBuilder, image: str, what: Goal, about: str) -> tuple[str, str, int] | None:
-    """Find a name that nothing uses, inside Slurm or outside, with its address and past failures.
+def free_slot(builder: PlanBuilder, image: str, what: Goal, about: str) -> tuple[str, str, Retry] | None:
+    """Find a name that nothing uses, inside Slurm or outside, with its address and what counts of its past.
 
     None: there is none, or none is to be used now; why is refused.
     """
@@ -63,35 +60,38 @@ def free_slot(builder: PlanBuilder, image: str, what: Goal, about: str) -> tuple
     for name, address, node in _names(builder, image):
         if node is not None and _warns(builder, node):
             return None
-        failures = None if _is_used(builder, name, node) else _failures(builder, node, doubtful)
-        if failures is not None:
-            return name, address, failures
+        if not _is_used(builder, name, node) and (node is None or _may_be_tried(builder, node)):
+            return name, address, _past(node)
     if (slot := _last_resort(builder, image, doubtful)) is None:
         builder.refuse("cluster", what, because(Code.NO_NAME), about)
     return slot
 
 
-def _failures(builder: PlanBuilder, node: ManagedNode | None, doubtful: list[ManagedNode]) -> int | None:
-    """Return how many failures count with a name that is to be used now; None: it is not."""
+def _may_be_tried(builder: PlanBuilder, node: ManagedNode) -> bool:
+    """Return True if a name that has failed is to be used now; of its back-off `_warns` tells."""
+    return node.phase is Phase.FAILED or _comes_back(builder, node)
+
+
+def _past(node: ManagedNode | None) -> Retry:
+    """Return what counts of a name's past with its next try."""
     if node is None:
-        return 0
-    if node.phase is Phase.FAILED:
-        return node.retry.failures
-    # Others work: if this try fails as well, the name is to blame itself.
-    return node.retry.failures + 1 if _comes_back(builder, node, doubtful) else None
+        return Retry()
+    return Retry(node.retry.failures, cleared=node.retry.cleared, blamed=node.retry.blamed)
 
 
 def _last_resort(
     builder: PlanBuilder, image: str, doubtful: list[ManagedNode]
-) -> tuple[str, str, int] | None:
+) -> tuple[str, str, Retry] | None:
     """Return the name that was given up first, where no other is left to show whether the site is well."""
-    hopeless = builder.policies.scale.hopeless
     found = [
-        (node.since_s, name, address, node.retry.failures)
+        (node.since_s, name, address, node)
         for name, address, node in (_names(builder, image) if doubtful else ())
-        if node in doubtful and not hopeless(node.retry.failures) and not _is_used(builder, name, node)
+        if node in doubtful and not _is_used(builder, name, node)
     ]
-    return min(found)[1:] if found else None
+    if not found:
+        return None
+    _, name, address, node = min(found, key=lambda one: one[:2])
+    return name, address, _past(node)
 
 
 def _names(builder: PlanBuilder, image: str) -> Iterator[tuple[str, str, ManagedNode | None]]:
@@ -111,8 +111,26 @@ def _is_used(builder: PlanBuilder, name: str, node: ManagedNode | None) -> bool:
 def tell_hopeless(builder: PlanBuilder) -> None:
     """Say of which names a person has to free them, whether an instance is wanted now or not."""
     for node in _given_up(builder):
-        if builder.policies.scale.hopeless(node.retry.failures):
+        if _hopeless(builder, node):
             _refuse(builder, node)
+
+
+def clear_names(builder: PlanBuilder) -> bool:
+    """Note of names that were given up that others have proven themselves since; True: there were some.
+
+    It is in their records, because those who have are removed one day, and their proof with them.
+    """
+    uncleared = [node for node in _given_up(builder) if not node.retry.cleared]
+    proven_s = _proven_s(builder) if uncleared else 0.0
+    found = [node for node in uncleared if node.since_s <= proven_s]
+    for node in found:
+        retry = replace(node.retry, cleared=True)
+        builder.become(node, node.phase, node.reason, "others have become ready since", retry=retry)
+    return bool(found)
+
+
+def _hopeless(builder: PlanBuilder, node: ManagedNode) -> bool:
+    return node.phase is Phase.GIVEN_UP and builder.policies.scale.hopeless(node.retry.blamed)
 
 
 def _given_up(builder: PlanBuilder) -> list[ManagedNode]:
@@ -123,10 +141,9 @@ def _given_up(builder: PlanBuilder) -> list[ManagedNode]:
 
 
 def _doubtful(builder: PlanBuilder) -> list[ManagedNode]:
-    """Return those that were given up since somebody last proved himself."""
+    """Return those that were given up since somebody last proved himself, and not by their own fault."""
     given_up = _given_up(builder)
-    proven_s = _proven_s(builder) if given_up else 0.0
-    return [node for node in given_up if node.since_s > proven_s]
+    return [node for node in given_up if not node.retry.cleared and not _hopeless(builder, node)]
 
 
 def _rests(builder: PlanBuilder, doubtful: list[ManagedNode]) -> bool:
@@ -146,15 +163,15 @@ def _rests(builder: PlanBuilder, doubtful: list[ManagedNode]) -> bool:
     return True
 
 
-def _comes_back(builder: PlanBuilder, node: ManagedNode, doubtful: list[ManagedNode]) -> bool:
+def _comes_back(builder: PlanBuilder, node: ManagedNode) -> bool:
     """Return True if a name that was given up is tried again, because others work and it has rested.
 
     Each failure of its own makes the rest twice as long.
     """
-    scale, rest_s = builder.policies.scale, builder.policies.readiness.rest_s
-    if node.phase is not Phase.GIVEN_UP or node in doubtful or scale.hopeless(node.retry.failures):
+    rest_s = builder.policies.readiness.rest_s
+    if node.phase is not Phase.GIVEN_UP or not node.retry.cleared or _hopeless(builder, node):
         return False
-    again_s = rest_s * 2.0 ** min(max(0, node.retry.failures - scale.give_up_after), 30)
+    again_s = rest_s * 2.0 ** min(node.retry.blamed, 30)
     over_s = node.since_s + max(rest_s, min(again_s, _LONGEST_REST_S))
     builder.wake_at(over_s)
     if builder.now_s < over_s:
@@ -182,4 +199,7 @@ def _boot_just_failed(builder: PlanBuilder, node: ManagedNode) -> bool:
 
 
 def _refuse(builder: PlanBuilder, node: ManagedNode) -> None:
-    builder.refuse(node.name, Goal.RETRY, because(Code.FAILED_BEFORE, said=Words(node.reason)))
+    said = node.reason
+    if _hopeless(builder, node):
+        said += f"; others work meanwhile, so that only `backfill retry {node.name}` frees its name"
+    builder.refuse(node.name, Goal.RETRY, because(Code.FAILED_BEFORE, said=Words(said)))

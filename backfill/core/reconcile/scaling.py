@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from backfill.core.model.cluster import Job
-from backfill.core.model.lifecycle import ManagedNode, NodeStop, Phase, Retry
+from backfill.core.model.lifecycle import ManagedNode, NodeStop, Phase
 from backfill.core.model.plan import SetNode
 from backfill.core.model.refusals import Code, Goal, Reason, Refusal, because, limit, refusal
 from backfill.core.policies.demand import Asked, Need, QueueNeeds
@@ -26,7 +26,7 @@ from backfill.core.reconcile.making_room import idle_for_own, idle_for_stopped, 
 from backfill.core.reconcile.own_machines import asks, kinds_waiting
 from backfill.core.reconcile.pressure import most_disruptions
 from backfill.core.reconcile.reasons import asked_back, beyond_room
-from backfill.core.reconcile.retries import free_slot, tell_hopeless
+from backfill.core.reconcile.retries import clear_names, free_slot, tell_hopeless
 from backfill.core.reconcile.turns import first_of_all, lacks_room
 from backfill.core.room import NodeNeed, crowded
 from backfill.core.world import World
@@ -37,6 +37,8 @@ def plan_scale(builder: PlanBuilder) -> None:
     policies = builder.policies
     if builder.blind:
         return
+    if clear_names(builder):
+        return  # the next step goes on
     tell_hopeless(builder)
     _reclaim(builder)
     _let_forgotten_go(builder)
@@ -259,7 +261,7 @@ def _grow(builder: PlanBuilder, want: Want) -> bool:
     slot = free_slot(builder, image, what, about)
     if slot is None:
         return False
-    name, address, failures = slot
+    name, address, retry = slot
     now_s = float(builder.now_s)
     node = ManagedNode(
         name,
@@ -270,7 +272,7 @@ def _grow(builder: PlanBuilder, want: Want) -> bool:
         since_s=now_s,
         created_s=now_s,
         reason=reason,
-        retry=Retry(failures),
+        retry=retry,
         image=own_image(policies, image),
         devices=(want.device,) if want.device else (),
         flavour=policies.instances.flavour,

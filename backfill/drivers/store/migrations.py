@@ -62,6 +62,8 @@ def _node(flat: Body) -> Body:
             "failures": flat.get("failures", 0),
             "returns": flat.get("returns", 0),
             "not_before_s": _time(flat, "not_before_s"),
+            "cleared": False,
+            "blamed": 0,
         },
         "suspicion": _suspicion(flat.get("suspicion")),
         "condemned": _condemned(flat),
