@@ -267,6 +267,19 @@ def test_what_is_paused_so_is_suspended_in_slurm_as_well(
     assert sim.audit() == []
 
 
+def test_the_usual_steps_go_on_with_the_next_plan(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing else need happen to it before."""
+    _, run, _ = at_work(policies())
+    monkeypatch.setitem(planner._STEPS, Phase.READY, half_a_step(planner._STEPS[Phase.READY]))
+    run.kill()
+    run.world.closed[run.world.managed[BAD].host] = "a new fan"
+    run.world.queue.everything()
+    found = plan(run.world, run.policies, spare=True)
+    assert BAD in {action.subject for action in found.actions}
+    assert found.wake_at_s is not None
+    assert found.wake_at_s < run.world.now_s + 0.001
+
+
 def test_where_slurm_cannot_be_told_it_is_paused_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     """The host is given back, whatever else fails."""
     sim, run, _ = at_work(policies())

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import partial
+from math import inf, nextafter
 
 from backfill.core.model.lifecycle import Phase
 from backfill.core.model.refusals import Goal, step_failed
@@ -97,6 +98,10 @@ def _see_to_jobs(builder: PlanBuilder, name: str) -> None:
     node = builder.world.managed.get(name)
     if node is None or builder.instance(node) is None:
         return
+    if node.phase is Phase.EVICTING and node.since_s >= builder.now_s:
+        builder.wake_at(
+            nextafter(builder.now_s, inf)
+        )  # the usual step may be possible, and is not taken here
     if node.phase is Phase.EVICTING and builder.stopped(node):
         hold_jobs(builder, node)
     elif node.phase in _NO_STOP_YET and builder.taken_from(node):
