@@ -210,17 +210,3 @@ def test_nobody_waits_for_an_order_that_lacks_what_does_not_come_by_itself(
     own = sim.submit("htc", 30.0, user="ann", comment="backfill-vm:cpus=1")
     run.until(lambda: ended(sim, plain, own), 200)
     assert not running(sim, eve)
-
-
-@pytest.mark.parametrize("most", [1, 3])
-def test_a_name_that_has_failed_serves_again(most: int) -> None:
-    """All names are needed, and under one a boot has failed; or it was given up, and then others worked."""
-    sim, run = begin(instances=few(3), scale=Scale(idle_s=5, boot_within_s=30.0, give_up_after=most))
-    sim.faults.never_boots("vn1", 1)
-    first = sim.submit("htc", 10.0)
-    run.until(lambda: bool(run.world.fleet.in_phase(Phase.FAILED, Phase.GIVEN_UP)), 300)
-    run.until(lambda: most > 1 or ended(sim, first), 1000)
-    sim.user_cancel(first)
-    assert "vn1" in run.world.managed
-    eve = sim.submit("htc", 10.0, user="eve", num_nodes=3, cpus=3, comment="backfill-vm:cpus=1")
-    run.until(lambda: ended(sim, eve), 1000)

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 
 from backfill.core.model.fleet import Fleet
-from backfill.core.model.lifecycle import ABSENT, OVER, ManagedNode, Phase
+from backfill.core.model.lifecycle import ABSENT, OVER, Phase
 from backfill.core.names import names_of
 from backfill.core.reconcile.builder import PlanBuilder, members
-from backfill.core.reconcile.retries import tried_again_s
 from backfill.core.room import NodeNeed, functions_free, never, own_need, own_network, places_now
 
 
@@ -55,45 +54,27 @@ def places_on(builder: PlanBuilder, fleet: Fleet, host: str, without: Collection
 
 
 def free_names(builder: PlanBuilder, fleet: Fleet) -> Iterator[tuple[str, str]]:
-    """Yield names that nothing uses, inside Slurm or outside, with their addresses.
-
-    Those that have failed come last, once they are tried again; an order tries its own members itself.
-    """
-    world, again = builder.world, []
+    """Yield names that nothing uses, inside Slurm or outside, with their addresses."""
+    world = builder.world
     for name, address in names_of(world, builder.policies).free(world):
-        if not may_have(builder, fleet, name) or world.places_of(name):
+        if not may_have(builder, fleet, name):
             continue
-        node = world.managed.get(name)
-        if node is None:
-            if name not in world.nodes:
-                yield name, address
-        elif _tried_again(builder, node):
-            again.append((name, address))
-    yield from again
+        if name not in world.managed and name not in world.nodes and not world.places_of(name):
+            yield name, address
 
 
 def names_soon(builder: PlanBuilder, fleet: Fleet) -> int:
     """Return how many names its members could have if whatever works under them were gone.
 
-    Under a name that has failed nothing works that goes: until its next try is due, nobody has it. And a
-    node of somebody else's stays.
+    Under a name that has failed nothing works that goes: it waits for its next try, or for a person. And
+    a node of somebody else's stays.
     """
     world = builder.world
     names = names_of(world, builder.policies)
     network = own_network(world, fleet.job) if fleet.job else ""
     meant = names.meant_for(image_of_order(builder, fleet), network)
     failed = {n for n in world.fleet.in_phase(Phase.REMOVING) if world.managed[n].fail}
-    failed |= {n for n in world.fleet.in_phase(*OVER) if not _tried_again(builder, world.managed[n])}
-    return len(meant - names.strays(world) - failed)
-
-
-def _tried_again(builder: PlanBuilder, node: ManagedNode) -> bool:
-    """Return True if any order may have a name that has failed now."""
-    if node.fleet:
-        return False
-    again_s = tried_again_s(builder, node)
-    builder.wake_at(again_s)
-    return builder.now_s >= again_s
+    return len(meant - names.strays(world) - failed - world.fleet.in_phase(*OVER))
 
 
 def may_have(builder: PlanBuilder, fleet: Fleet, name: str) -> bool:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from math import inf
 
 from backfill.core.model.lifecycle import ManagedNode, Phase, Retry
 from backfill.core.model.refusals import Code, Goal, Words, because
@@ -69,12 +68,8 @@ def free_slot(builder: PlanBuilder, image: str, what: Goal, about: str) -> tuple
 
 
 def _may_be_tried(builder: PlanBuilder, node: ManagedNode) -> bool:
-    """Return True if a name that has failed is to be used now, and say so if a given-up one rests."""
-    over_s = tried_again_s(builder, node)
-    builder.wake_at(over_s)
-    if builder.now_s < over_s < inf:
-        _refuse(builder, node)
-    return builder.now_s >= over_s
+    """Return True if a name that has failed is to be used now; of its back-off `_warns` tells."""
+    return node.phase is Phase.FAILED or _comes_back(builder, node)
 
 
 def _past(node: ManagedNode | None) -> Retry:
@@ -168,18 +163,20 @@ def _rests(builder: PlanBuilder, doubtful: list[ManagedNode]) -> bool:
     return True
 
 
-def tried_again_s(builder: PlanBuilder, node: ManagedNode) -> float:
-    """Return when a name that has failed may be used again; infinite: once others work, or a person acts.
+def _comes_back(builder: PlanBuilder, node: ManagedNode) -> bool:
+    """Return True if a name that was given up is tried again, because others work and it has rested.
 
-    One that was given up rests first; each failure of its own makes the rest twice as long.
+    Each failure of its own makes the rest twice as long.
     """
-    if node.phase is Phase.FAILED:
-        return node.retry.not_before_s or 0.0
-    if node.phase is not Phase.GIVEN_UP or not node.retry.cleared or _hopeless(builder, node):
-        return inf
     rest_s = builder.policies.readiness.rest_s
+    if node.phase is not Phase.GIVEN_UP or not node.retry.cleared or _hopeless(builder, node):
+        return False
     again_s = rest_s * 2.0 ** min(node.retry.blamed, 30)
-    return node.since_s + max(rest_s, min(again_s, _LONGEST_REST_S))
+    over_s = node.since_s + max(rest_s, min(again_s, _LONGEST_REST_S))
+    builder.wake_at(over_s)
+    if builder.now_s < over_s:
+        _refuse(builder, node)
+    return builder.now_s >= over_s
 
 
 def _warns(builder: PlanBuilder, node: ManagedNode) -> bool:
