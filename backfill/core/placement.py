@@ -72,10 +72,10 @@ def closed(
         return why
     if not beside and (takers := world.takers(host)):
         return because(Code.HOST_TAKEN, host=host, jobs=tuple(takers))
-    return shut(world, host, beside=beside)
+    return _shut(world, host, beside=beside)
 
 
-def shut(world: World, host: str, *, beside: bool) -> Reason | None:
+def _shut(world: World, host: str, *, beside: bool) -> Reason | None:
     """Return why the host's own Slurm node forbids company, or company beside its jobs, if it does."""
     node_name = world.hosts[host].node
     if node_name is None:

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from backfill.core.model.cluster import JobState
+from backfill.core.model.cluster import JobState, Node
 from backfill.core.model.fleet import Flavour, InstanceState
 from backfill.core.model.lifecycle import Phase, Rung
 from backfill.core.model.refusals import Code, Goal
@@ -15,6 +15,7 @@ from backfill.core.policies.ladder import Ladder, RungRule
 from backfill.core.policies.own_machines import OwnMachines
 from backfill.core.policies.victims import Extent, Victims
 from backfill.core.policy import PolicySet, Proof
+from backfill.drivers.simulated.slurm.model import SimNode
 from backfill.drivers.simulated.world import SimulatedWorld
 from backfill.sim.scenarios.rehearsal import Rehearsal
 from tests.simulation.policy_cluster import (
@@ -129,6 +130,43 @@ def test_the_ladder_does_not_end_for_work_that_will_return_beside_a_job() -> Non
     run.until(lambda: ended(sim, *lows), 900)
     assert [sim.job(low).restarts for low in lows] == [0, 0]
     assert sim.audit() == []
+
+
+def test_a_drain_of_a_moment_ends_no_ladder_beside_a_job() -> None:
+    """The ladder's time is over by then, and work only waits until its host has settled."""
+    sim, run, lows = settling()
+    sim.admin_drain("bm1", "a mistake")
+    run.run(2.5)
+    assert run.world.nodes["bm1"].drained
+    sim.admin_drain("bm1", "")
+    run.until(lambda: ended(sim, *lows), 900)
+    assert [sim.job(low).restarts for low in lows] == [0, 0]
+    assert sim.audit() == []
+
+
+def test_a_host_that_is_planned_for_ends_no_ladder_beside_a_job(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nor does that, however long Slurm shows it: the flag comes and goes with each pass of its scheduler."""
+    sim, run, lows = settling()
+    plain = SimNode.view
+    with monkeypatch.context() as patch:
+        patch.setattr(SimNode, "view", lambda node: _planned(plain(node)))
+        run.until(lambda: "PLANNED" in run.world.nodes["bm1"].flags, 60)
+        run.run(2.5)
+    run.until(lambda: ended(sim, *lows), 900)
+    assert [sim.job(low).restarts for low in lows] == [0, 0]
+    assert sim.audit() == []
+
+
+def _planned(seen: Node) -> Node:
+    return replace(seen, flags=seen.flags | {"PLANNED"}) if seen.name == "bm1" else seen
+
+
+def settling() -> tuple[SimulatedWorld, Rehearsal, list[str]]:
+    """Two jobs stand still at the end of their ladder, beside a small one, until their host has settled."""
+    ladder = Ladder((RungRule(Rung.PAUSE, within_s=1.0, for_s=80.0), RungRule(Rung.REQUEUE)))
+    sim, run, lows, _ = stopped(rules(ladder=ladder, comeback=Comeback(settle_s=120.0)))
+    run.run(60.0)
+    return sim, run, lows
 
 
 @pytest.mark.parametrize("extent", list(Extent))

@@ -104,6 +104,24 @@ def test_nobody_is_told_to_open_a_host_whose_jobs_leave_it_room(reachable: bool,
     assert not requeued(world, beside)
 
 
+@pytest.mark.parametrize(
+    ("base", "after_s", "lost"),
+    [(NodeBase.MIXED, 9.9, False), (NodeBase.MIXED, 10.0, True), (NodeBase.DOWN, 10.0, False)],
+)
+def test_a_drain_beside_jobs_counts_once_it_is_sure(base: NodeBase, after_s: float, lost: bool) -> None:
+    """A short one may be a mistake, and a host that is DOWN may come back by itself."""
+    beside = replace(ENDED, victims=Victims(extent=Extent.NEEDED), comeback=Comeback(settle_s=600.0))
+    world = world_of(DOOMED, job("7"), job("8"), replace(HIGH, cpus=1, memory_mb=100))
+    drained = replace(
+        world.nodes["bm1"], base=base, cpus_allocated=1, flags=frozenset({"DRAIN"}), reason="bad DIMM"
+    )
+    world.apply(ch.NodeSeen(drained, world.now_s))
+    world.apply(ch.Tick(world.now_s + after_s))
+    for record in records(plan(world, beside)):
+        world.apply(ch.NodeManaged(record))
+    assert bool(requeued(world, beside)) is lost
+
+
 def test_what_is_under_way_is_waited_for() -> None:
     """A call about it has begun: what comes of that decides."""
     world = given(job("7"), job("8"), unconfirmed="Slurm does not show that run of job 7")

@@ -12,7 +12,6 @@ from backfill.core.model.lifecycle import ABSENT, ManagedNode, Phase, Rung
 from backfill.core.model.operations import HostAllocation
 from backfill.core.model.quantities import NOTHING, Resources
 from backfill.core.model.refusals import Code, Goal, Reason, Words, because
-from backfill.core.placement import shut
 from backfill.core.policies.budgets import Of
 from backfill.core.policies.limits import Limits
 from backfill.core.policies.victims import Candidate, Extent
@@ -191,12 +190,7 @@ def awaits_word(builder: PlanBuilder, host: str) -> bool:
 
 def is_free_for(builder: PlanBuilder, node: ManagedNode) -> bool:
     """Return True if nobody but the node may use its host's CPUs now, or its part of them."""
-    if builder.unread:
-        return False
-    if not builder.taken_from(node):
-        return True
-    # Where the node is shut, room beside its jobs is of no use: nobody comes back there.
-    return has_room_beside(builder, node) and shut(builder.world, node.host, beside=True) is None
+    return not builder.unread and (not builder.taken_from(node) or has_room_beside(builder, node))
 
 
 def has_room_beside(builder: PlanBuilder, node: ManagedNode) -> bool:

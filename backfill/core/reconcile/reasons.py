@@ -27,7 +27,7 @@ def _has_to_leave(builder: PlanBuilder, node: ManagedNode) -> bool:
 
 
 def drained_for_long(builder: PlanBuilder, node: ManagedNode) -> bool:
-    """Return True if its host has been drained for as long as its ladder lets work wait.
+    """Return True if its host has been drained for long enough to let its ladder end.
 
     Whoever drained it keeps everybody from it, and need not remember what waits there.
     """
@@ -50,9 +50,14 @@ def most_drained_s(builder: PlanBuilder, node: ManagedNode) -> float | None:
 
     A host that is DOWN may come back by itself. And where no other one is in service, as in a
     maintenance of the whole site, work that starts over gains nothing: what it has is kept.
+    Where jobs go on there, a drain only has to be sure: beside them nobody comes back before it is lifted.
     """
     own, policies = node_of(builder.world, node.host), builder.policies
-    if own is None or not own.drained_by_others or own.base is not NodeBase.IDLE:
+    if own is None or not own.drained_by_others:
+        return None
+    if own.base in (NodeBase.MIXED, NodeBase.ALLOCATED) and builder.taken_from(node):
+        return policies.limits.sure_after_s
+    if own.base is not NodeBase.IDLE:
         return None
     builder.awaits(Topic.ROOM)
     others = others_serve(builder.world, policies, node.host, policies.gaps.return_pays_s)
