@@ -10,15 +10,17 @@ from dataclasses import replace
 import pytest
 
 from backfill.core import placement
-from backfill.core.model.actions import PauseInstance
+from backfill.core.model.actions import PauseInstance, ThawInstance
 from backfill.core.model.cluster import JobState
 from backfill.core.model.fleet import Flavour, InstanceState
-from backfill.core.model.lifecycle import ManagedNode, Phase
+from backfill.core.model.lifecycle import ManagedNode, Phase, Rung
 from backfill.core.model.quantities import Resources
 from backfill.core.model.refusals import Code
 from backfill.core.model.sentences import line
+from backfill.core.policies.ladder import Ladder, RungRule
 from backfill.core.policies.own_machines import OwnMachines
 from backfill.core.policies.spread import Spread
+from backfill.core.policies.victims import Extent, Victims
 from backfill.core.policy import PolicySet, Template
 from backfill.core.queue import SCALE, Entity, Kind, Result
 from backfill.core.reconcile import planner
@@ -29,7 +31,7 @@ from backfill.drivers.simulated.world import SimulatedWorld
 from backfill.drivers.store.memory import MemoryJournal
 from backfill.sim.replay.journal import replay_journal
 from backfill.sim.scenarios.rehearsal import Rehearsal
-from tests.simulation.policy_cluster import cluster, ended, phases, policies, running
+from tests.simulation.policy_cluster import cluster, ended, one_host, phases, policies, running
 
 BAD = "vn1"
 
@@ -239,13 +241,14 @@ def test_no_action_comes_from_a_step_that_raised(monkeypatch: pytest.MonkeyPatch
     assert found == plan(run.world, run.policies, from_scratch=True, spare=True)
 
 
+@pytest.mark.parametrize("extent", list(Extent))
 @pytest.mark.parametrize("broken", [(Phase.READY,), (Phase.READY, Phase.EVICTING)])
 def test_what_is_paused_so_is_suspended_in_slurm_as_well(
-    broken: tuple[Phase, ...], monkeypatch: pytest.MonkeyPatch
+    broken: tuple[Phase, ...], extent: Extent, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Else its job would reach its time limit, for nothing that it has done."""
     sim = cluster(1)
-    run = Rehearsal(sim, policies(), MemoryJournal(), spare=True)
+    run = Rehearsal(sim, policies(victims=Victims(extent=extent)), MemoryJournal(), spare=True)
     lows = [sim.submit("htc", 400.0, time_limit_s=600.0) for _ in range(2)]
     run.until(lambda: running(sim, *lows), 60)
     run.run(5.0)
@@ -264,6 +267,82 @@ def test_what_is_paused_so_is_suspended_in_slurm_as_well(
     run.world.queue.everything()
     run.until(lambda: ended(sim, *lows, high), 1500)
     assert [sim.job(low).restarts for low in lows] == [0, 0]
+    assert sim.audit() == []
+
+
+def beside(**others: object) -> tuple[SimulatedWorld, Rehearsal, list[str]]:
+    """Two jobs on one host of four CPUs, from which only so many make way as have to."""
+    sim = one_host()
+    given = policies(**{"hosts": ("bm1",), "victims": Victims(extent=Extent.NEEDED), **others})
+    run = Rehearsal(sim, given, MemoryJournal(), spare=True)
+    lows = [sim.submit("htc", 400.0) for _ in range(2)]
+    run.until(lambda: running(sim, *lows), 60)
+    run.run(5.0)
+    return sim, run, lows
+
+
+def count(run: Rehearsal, action: type) -> int:
+    """How many such calls were begun for it."""
+    begun = [record.body for record in run.journal.read() if record.body.get("t") == action.__name__]
+    return sum(1 for body in begun if body["subject"] == BAD)
+
+
+def test_what_may_stay_beside_a_job_is_not_paused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Paused, it came back by the usual steps to where its own step raises, and so on without end."""
+    sim, run, lows = beside()
+    with monkeypatch.context() as patched:
+        patched.setitem(planner._STEPS, Phase.READY, half_a_step(planner._STEPS[Phase.READY]))
+        run.world.queue.everything()
+        small = sim.submit("batch", 600.0, cpus=2, memory_mb=100)
+        run.until(lambda: running(sim, small), 10)
+        run.run(60.0)
+        assert count(run, PauseInstance) == 0
+        assert set(said(run)) == {BAD}
+        high = sim.submit("batch", 100.0, cpus=2, memory_mb=100)  # and the host is full
+        run.until(lambda: running(sim, high), 10)
+        assert count(run, PauseInstance) == 1
+        run.until(lambda: ended(sim, *lows), 600)
+        assert (count(run, PauseInstance), count(run, ThawInstance)) == (1, 1)
+    assert [sim.job(low).restarts for low in lows] == [0, 0]
+    assert sim.audit() == []
+
+
+def test_what_is_on_its_way_back_beside_a_job_is_not_paused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """There is room for it: that its step raises is no reason to put it aside once more."""
+    sim, run, lows = beside()
+    sim.submit("batch", 60.0, cpus=4, memory_mb=100)
+    run.until(lambda: BAD in phases(run, Phase.PARKED), 30)
+    run.until(lambda: BAD in phases(run, Phase.RETURNING), 90)
+    with monkeypatch.context() as patched:
+        patched.setitem(planner._STEPS, Phase.RETURNING, half_a_step(planner._STEPS[Phase.RETURNING]))
+        run.world.queue.everything()
+        small = sim.submit("batch", 600.0, cpus=1, memory_mb=100)
+        run.until(lambda: running(sim, small), 10)
+        run.run(60.0)
+        assert (run.world.managed[BAD].evictions, count(run, PauseInstance)) == (1, 1)
+        assert BAD in phases(run, Phase.RETURNING)
+    run.world.queue.everything()
+    run.until(lambda: ended(sim, *lows), 900)
+    assert [sim.job(low).restarts for low in lows] == [0, 0]
+    assert sim.audit() == []
+
+
+@pytest.mark.parametrize("extent", list(Extent))
+def test_what_is_throttled_goes_on_so(extent: Extent, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It has given its CPUs back: a pause would give nobody more, and count as another eviction."""
+    slow = Ladder((RungRule(Rung.THROTTLE, within_s=1.0), RungRule(Rung.PAUSE)))
+    sim, run, lows = beside(ladder=slow, victims=Victims(extent=extent))
+    high = sim.submit("batch", 200.0, cpus=4, memory_mb=100)
+    run.until(lambda: BAD in phases(run, Phase.THROTTLED), 30)
+    with monkeypatch.context() as patched:
+        patched.setitem(planner._STEPS, Phase.THROTTLED, half_a_step(planner._STEPS[Phase.THROTTLED]))
+        run.world.queue.everything()
+        run.run(60.0)
+        assert (run.world.managed[BAD].evictions, count(run, PauseInstance)) == (1, 0)
+        assert BAD in phases(run, Phase.THROTTLED)
+        assert set(said(run)) == {BAD}
+    run.world.queue.everything()
+    run.until(lambda: ended(sim, high, *lows), 900)
     assert sim.audit() == []
 
 

@@ -10,13 +10,14 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from math import inf, nextafter
 
-from backfill.core.model.lifecycle import Phase
+from backfill.core.model.fleet import Instance
+from backfill.core.model.lifecycle import ManagedNode, Phase
 from backfill.core.model.refusals import Goal, step_failed
 from backfill.core.queue import Entity, Kind, Result
 from backfill.core.reconcile.builder import PlanBuilder
 from backfill.core.reconcile.course import begin_eviction
 from backfill.core.reconcile.evicting import hold_jobs
-from backfill.core.reconcile.pressure import stop_where_wanted
+from backfill.core.reconcile.pressure import awaits_word, has_room_beside, must_leave, stop_where_wanted
 
 Looks = Mapping[Kind, Callable[..., None]]
 
@@ -24,7 +25,8 @@ _IN_JOBS = (Kind.CLAIM, Kind.MACHINES)  # named by a job
 
 _NO_STOP_YET = (Phase.BOOTING, Phase.READY, Phase.DRAINING, Phase.THROTTLED, Phase.RETURNING)
 
-# So often has a plan raised for it: its own step did, then to have Slurm told, then even the pause.
+# So often has a plan raised for it: its own step did, then to tell whether it may stay or to have
+# Slurm told, then even the pause.
 _UNTOLD, _BARE = 2, 3
 
 
@@ -54,7 +56,7 @@ class SetAside:
         return self._times[entity] < _BARE
 
     def may_tell(self, entity: Entity) -> bool:
-        """Return True unless to have Slurm told of its stop has failed."""
+        """Return True unless to tell whether it may stay, or to have Slurm told of its stop, has failed."""
         return self._times[entity] < _UNTOLD
 
 
@@ -83,25 +85,46 @@ class Sparing:
         builder.refuse(subject or "cluster", Goal.ANY_STEP, step_failed(aside.errors[entity]))
         if entity.kind is not Kind.NODE or not aside.may_pause(entity):
             return
+        node = builder.world.managed.get(entity.name)
+        stays = None if node is None else _staying(builder, node, told=aside.may_tell(entity))
         for place in builder.world.places_of(entity.name):
-            stop_where_wanted(builder, place, "deciding about it failed")
-        if aside.may_tell(entity):
-            _see_to_jobs(builder, entity.name)
+            if place is not stays:
+                stop_where_wanted(builder, place, "deciding about it failed")
+        if node is not None and stays is None and aside.may_tell(entity):
+            _see_to_jobs(builder, node)
 
 
-def _see_to_jobs(builder: PlanBuilder, name: str) -> None:
+def _staying(builder: PlanBuilder, node: ManagedNode, *, told: bool) -> Instance | None:
+    """Return its instance, if that need not stop for who has the host: stopped, it would only come back.
+
+    Not `told`: that may be what has failed, and is not asked again.
+    """
+    instance = builder.instance(node)
+    if instance is None or not builder.taken_from(node):
+        return None
+    match node.phase:
+        case Phase.THROTTLED:
+            stays = instance.throttled  # it has given its CPUs back
+        case Phase.READY | Phase.DRAINING if told:
+            stays = not (builder.stopped(node) or must_leave(builder, node))
+        case Phase.RETURNING if told:
+            stays = has_room_beside(builder, node) or awaits_word(builder, node.host)
+        case _:
+            stays = False
+    return instance if stays else None
+
+
+def _see_to_jobs(builder: PlanBuilder, node: ManagedNode) -> None:
     """Have its jobs stand still in Slurm as well, where it does: their time limits would run out.
 
     A stop goes on the record first, from which the next plan goes on by the usual steps, if those
     can be taken; and by which it comes back.
     """
-    node = builder.world.managed.get(name)
-    if node is None or builder.instance(node) is None:
+    if builder.instance(node) is None:
         return
     if node.phase is Phase.EVICTING and node.since_s >= builder.now_s:
-        builder.wake_at(
-            nextafter(builder.now_s, inf)
-        )  # the usual step may be possible, and is not taken here
+        # The usual step may be possible, and is not taken here.
+        builder.wake_at(nextafter(builder.now_s, inf))
     if node.phase is Phase.EVICTING and builder.stopped(node):
         hold_jobs(builder, node)
     elif node.phase in _NO_STOP_YET and builder.taken_from(node):
