@@ -63,6 +63,10 @@ class Concerns:
             self._queue.happened(Topic.SILENCE)
             self._name_moved(name)
 
+    def memory_counted(self) -> None:
+        """Slurm shows only now whether memory keeps jobs apart: they may need fewer instances, or more."""
+        self._mark_scale()
+
     def mark_name(self, name: str) -> None:
         """Mark the node or instances of this name."""
         if name in self._world.managed or name in self._queue.names or self._world.fleet.places_of(name):

@@ -128,6 +128,7 @@ class ReadyIndex:
         self._left: Table[str, tuple[Offering, Remainder]] = Table(log)  # each of these
         self._at_work: Tally[bool] = Tally(log)  # how many of these have jobs, with memory or without any
         self._uses: Table[str, bool] = Table(log)  # which of the two
+        self._learnt: bool | None = None  # whether Slurm gives memory, as seen last; no plan changes it
 
     def look(self, name: str, ours: ManagedNode | None, seen: Node | None) -> None:
         """Note how a node looks now."""
@@ -151,6 +152,16 @@ class ReadyIndex:
         if uses != self._uses.get(name):
             self._count(name, uses)
 
+    def learn(self, seen: Node | None, *, ours: bool) -> bool:
+        """Note what a node's jobs tell of whether Slurm gives memory; return True if that is news.
+
+        A partition may have a setting of its own: other nodes than ours count only until one of ours tells.
+        """
+        if seen is None or not seen.cpus_allocated or not (ours or self._learnt is None):
+            return False
+        before, self._learnt = self._learnt, seen.memory_allocated_mb > 0
+        return before is not self._learnt
+
     def _put(self, name: str, left: tuple[Offering, Remainder] | None) -> None:
         if (before := self._left.pop(name)) is not None:
             self.pieces.drop(*before)
@@ -169,9 +180,10 @@ class ReadyIndex:
     def memory_is_given(self) -> bool | None:
         """Return whether Slurm gives memory to jobs, as SelectTypeParameters has it; None: not seen yet.
 
-        Where it does, no job runs without any: one that asks for none has all of its node.
+        Where it does, no job runs without any: one that asks for none has all of its node. While none of
+        ours has a job, what was seen last holds.
         """
-        return True if self._at_work.get(True) else False if self._at_work.get(False) else None
+        return True if self._at_work.get(True) else False if self._at_work.get(False) else self._learnt
 
 
 def _left_on(seen: Node) -> Remainder:

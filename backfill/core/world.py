@@ -159,6 +159,8 @@ class World(Picture):
         self._node_since[name] = seen_s
         if name in self.managed:
             self._look_ready(name)
+        if self.ready.learn(self.nodes.get(name), ours=name in self.managed):
+            self.concerns.memory_counted()
         self.concerns.slurm_node_moved(name, came_or_went=came_or_went)
 
     def _nodes_read(self, change: ch.NodesRead) -> None:

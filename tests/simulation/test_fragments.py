@@ -32,6 +32,7 @@ def begin(**rules: object) -> tuple[SimulatedWorld, Rehearsal]:
 def site(manners: Manners) -> SimulatedWorld:
     sim = SimulatedWorld(start_s=1_700_000_000.0, manners=manners)
     sim.add_partition("htc", tier=1, feature="backfill")
+    sim.add_partition("metal", tier=1, feature="metal")
     for host in ("bm1", "bm2"):
         sim.add_host(host, cpus=16, memory_mb=65536, features=("metal",))
     return sim
@@ -133,6 +134,19 @@ def test_where_slurm_does_not_count_memory_nothing_is_made_for_its_sake() -> Non
     more = [sim.submit("htc", LONG_S, cpus=1, memory_mb=8000) for _ in range(5)]
     run.until(lambda: running(sim, *more), 60)
     assert len(run.world.managed) == 3
+
+
+@pytest.mark.parametrize("beside", [False, True])
+def test_whether_slurm_counts_memory_is_still_known_once_all_are_idle(beside: bool) -> None:
+    """Their memory would fit once into each instance. A job on bare metal tells it as well as one of ours."""
+    sim = site(Manners(counts_memory=False))
+    run = play(sim, policies(instances=FOUR))
+    first = sim.submit("metal" if beside else "htc", LONG_S if beside else 10.0, memory_mb=8000)
+    run.until(lambda: running(sim, first) if beside else ended(sim, first), 120)
+    run.until(lambda: not run.world.managed, 600)
+    lows = [sim.submit("htc", LONG_S, cpus=1, memory_mb=8000) for _ in range(8)]
+    run.until(lambda: running(sim, *lows), 120)
+    assert len(run.world.managed) == 2
 
 
 def test_a_wide_job_gets_as_many_instances_at_once_as_it_has_nodes() -> None:
