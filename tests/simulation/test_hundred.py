@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from backfill.core.model import changes as ch
 from backfill.core.model.fleet import Flavour, FleetState
+from backfill.core.model.lifecycle import Phase
 from backfill.core.model.records import decode
 from backfill.core.policies.cloning import Choice, Cloning
 from backfill.core.policies.limits import Limits
@@ -80,5 +81,5 @@ def test_one_that_never_comes_leaves_none_of_the_hundred() -> None:
     run.until(lambda: run.world.fleets[identity].state is FleetState.FAILED, 4000)
     assert "vn99 failed 3 times" in run.world.fleets[identity].reason
     assert not sim.hosts["bm1"].instances
-    assert not run.world.managed
+    assert [(node.name, node.phase) for node in run.world.managed.values()] == [("vn99", Phase.FAILED)]
     assert sim.audit() == []

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from backfill.core.model.lifecycle import Phase
+from backfill.core.model.lifecycle import Phase, Retry
 from backfill.core.policies.budgets import Budget, Budgets
 from backfill.core.policies.environments import Environments, ImageRule
 from backfill.core.policies.limits import Limits
@@ -210,3 +210,48 @@ def test_nobody_waits_for_an_order_that_lacks_what_does_not_come_by_itself(
     own = sim.submit("htc", 30.0, user="ann", comment="backfill-vm:cpus=1")
     run.until(lambda: ended(sim, plain, own), 200)
     assert not running(sim, eve)
+
+
+@pytest.mark.parametrize("most", [1, 3])
+def test_a_name_that_has_failed_serves_again(most: int) -> None:
+    """All names are needed, and under one a boot has failed; or it was given up, and then others worked."""
+    sim, run = begin(instances=few(3), scale=Scale(idle_s=5, boot_within_s=30.0, give_up_after=most))
+    sim.faults.never_boots("vn1", 1)
+    first = sim.submit("htc", 10.0)
+    run.until(lambda: bool(run.world.fleet.in_phase(Phase.FAILED, Phase.GIVEN_UP)), 300)
+    run.until(lambda: most > 1 or ended(sim, first), 1000)
+    sim.user_cancel(first)
+    assert "vn1" in run.world.managed
+    eve = sim.submit("htc", 10.0, user="eve", num_nodes=3, cpus=3, comment="backfill-vm:cpus=1")
+    run.until(lambda: ended(sim, eve), 1000)
+
+
+def test_a_bad_name_sends_no_job_back_while_others_are_free() -> None:
+    """The first order goes, and its name is kept as one that has failed: the next takes others first."""
+    sim, run = begin(instances=few(3), scale=Scale(idle_s=5, boot_within_s=30.0, give_up_after=2))
+    sim.faults.never_boots("vn1", -1)
+    for _ in range(2):
+        job = sim.submit("htc", 10.0, user="eve", num_nodes=2, cpus=2, comment="backfill-vm:cpus=1")
+        run.until(lambda own=job: ended(sim, own), 1000)  # type: ignore[misc]
+        assert run.world.managed["vn1"].phase is Phase.FAILED
+        assert run.world.managed["vn1"].retry == Retry(failures=1)
+        run.until(lambda: len(run.world.managed) == 1, 100)
+    assert run.world.generations["vn1"] == 2  # both of the first order
+
+
+def test_what_an_order_fails_of_keeps_nobody_else_waiting() -> None:
+    """It may be the order's own doing: names that failed for it alone are no sign that the site is ill."""
+    own = replace(OWN, respawns=0)
+    scale = Scale(idle_s=5, boot_within_s=30.0, give_up_after=1)
+    sim, run = begin(instances=few(2), scale=scale, own_machines=own)
+    for name in ("vn1", "vn2"):
+        sim.faults.never_boots(name, 1)
+    sim.submit("htc", 10.0, user="eve", num_nodes=2, cpus=2, comment="backfill-vm:cpus=1")
+    run.until(lambda: len(run.world.fleet.in_phase(Phase.FAILED)) == 2 and all_plain(run), 1000)
+    plain = sim.submit("htc", 10.0, user="bob")
+    run.until(lambda: ended(sim, plain), 100)
+
+
+def all_plain(run: Rehearsal) -> bool:
+    """No record belongs to an order any more."""
+    return not any(node.fleet or node.job for node in run.world.managed.values())

@@ -9,7 +9,7 @@ import pytest
 
 from backfill.core.model import changes as ch
 from backfill.core.model.cluster import Job, JobState, Node, NodeBase
-from backfill.core.model.fleet import InstanceState
+from backfill.core.model.fleet import Fleet, FleetState, InstanceState
 from backfill.core.model.lifecycle import (
     TRANSITIONS,
     InvalidTransitionError,
@@ -62,6 +62,12 @@ def without_node(world: World) -> World:
     world.apply(ch.OperationStarted(key, world.now_s, ""))
     world.apply(ch.OperationDone(key, world.now_s))
     world.apply(ch.NodeGone("vn1", world.now_s))
+    return world
+
+
+def undone(world: World) -> World:
+    """The order that it was made for goes."""
+    world.apply(ch.FleetSet(Fleet("f1", 1, FleetState.UNDOING, NOW_S, members=("vn1",))))
     return world
 
 
@@ -129,6 +135,7 @@ SITUATIONS: dict[tuple[Phase, Phase], tuple[ManagedNode, Callable[[ManagedNode],
     (C, X): (node(C, held=PARKED.held), at(job("7", JobState.PENDING, 1), bm1=PAUSED), POLICIES),
     (X, F): (node(X, fail=True), lambda n: without_node(at()(n)), POLICIES),
     (X, G): (node(X, fail=True, retry=Retry(failures=999)), lambda n: without_node(at()(n)), POLICIES),
+    (G, F): (node(G, fleet="f1"), lambda n: undone(without_node(at()(n))), POLICIES),
     (X, E): (node(X, unconfirmed="Slurm shows job 7 on it"), at(LOW, bm1=RUNNING), POLICIES),
 }
 # These take more than a world that stands still, and are what most tests of whole days are about.

@@ -39,7 +39,8 @@ TRANSITIONS: dict[Phase, frozenset[Phase]] = {
     Phase.RETURNING: frozenset({Phase.READY, Phase.EVICTING, Phase.PARKED, Phase.REMOVING}),
     Phase.REMOVING: frozenset({Phase.FAILED, Phase.GIVEN_UP, Phase.EVICTING}),
     Phase.FAILED: frozenset({Phase.BOOTING}),  # with the next generation
-    Phase.GIVEN_UP: frozenset({Phase.BOOTING}),  # the same; or a person has its record dropped
+    # The same; or a person has its record dropped; or it failed for an order alone, which goes.
+    Phase.GIVEN_UP: frozenset({Phase.BOOTING, Phase.FAILED}),
 }
 
 

@@ -8,7 +8,7 @@ from functools import partial
 from backfill.core.model.actions import CancelParents, MakeParent
 from backfill.core.model.company import Company
 from backfill.core.model.fleet import CloneMethod, Flavour, Fleet, FleetState
-from backfill.core.model.lifecycle import ABSENT, OVER, ManagedNode, NodeStop, Phase, Retry
+from backfill.core.model.lifecycle import ABSENT, ManagedNode, NodeStop, Phase, Retry
 from backfill.core.model.plan import SetFleet, SetNode
 from backfill.core.model.quantities import Resources
 from backfill.core.model.refusals import Code, Goal, Reason, Words, because, call_failed, limit, no_host
@@ -41,6 +41,7 @@ from backfill.core.reconcile.orders import (
 )
 from backfill.core.reconcile.own_machines import places_in
 from backfill.core.reconcile.pressure import why_taken
+from backfill.core.reconcile.retries import keep_tainted
 from backfill.core.reconcile.turns import comes_first
 from backfill.core.room import host_full, numa_full, own_loan, places_now, room
 
@@ -200,7 +201,10 @@ def _begin_one(builder: PlanBuilder, fleet: Fleet, failed: list[ManagedNode]) ->
         if free is None:
             builder.refuse(fleet.id, Goal.FURTHER_MEMBER, because(Code.NO_NAME))
             return
-        _begin(builder, fleet, *free, host, 0)
+        known = builder.world.managed.get(free[0])
+        # What an order's members fail of may be its own doing: of their names' past only what stands counts.
+        past = Retry() if known is None else Retry(blamed=known.retry.blamed)
+        _begin(builder, fleet, *free, host, past)
         last = len(fleet.members) + 1 == fleet.size
         _set(
             builder,
@@ -218,7 +222,8 @@ def _begin_one(builder: PlanBuilder, fleet: Fleet, failed: list[ManagedNode]) ->
             continue  # what is left of its last life is removed first
         if next_s is None or builder.now_s >= next_s:
             again = node.host if fleet.hosts else host
-            _begin(builder, fleet, node.name, node.address, again, node.retry.failures)
+            past = Retry(node.retry.failures, blamed=node.retry.blamed)
+            _begin(builder, fleet, node.name, node.address, again, past)
             _set(builder, fleet, f"{node.name} is tried again", retries=fleet.retries + 1)
             return
         builder.wake_at(next_s)
@@ -250,7 +255,7 @@ def _no_company(builder: PlanBuilder, fleet: Fleet, host: str) -> Reason | None:
     return None if places >= fleet.size else because(Code.FEW_PLACES, places=places, size=fleet.size)
 
 
-def _begin(builder: PlanBuilder, fleet: Fleet, name: str, address: str, host: str, failures: int) -> None:
+def _begin(builder: PlanBuilder, fleet: Fleet, name: str, address: str, host: str, past: Retry) -> None:
     reason = f"a member of {fleet.id}"
     generation = builder.world.generations.get(name, 0) + 1
     now_s = builder.now_s
@@ -263,7 +268,7 @@ def _begin(builder: PlanBuilder, fleet: Fleet, name: str, address: str, host: st
         now_s,
         now_s,
         reason=reason,
-        retry=Retry(failures),
+        retry=past,
         fleet=fleet.id,
         image=own_image(builder.policies, image_of_order(builder, fleet)),
         flavour=_shape(builder, fleet, host) or builder.policies.instances.flavour,
@@ -286,7 +291,9 @@ def _shrink(builder: PlanBuilder, fleet: Fleet) -> None:
     begun, most = 0, builder.policies.limits.removals_at_once
     for node in there:
         busy = begun + removals(builder.world, node.host, Phase.DRAINING, Phase.REMOVING)
-        if node.phase in OVER:
+        if node.phase is Phase.GIVEN_UP:
+            keep_tainted(builder, node, f"{fleet.id} goes: {node.reason}")
+        elif node.phase is Phase.FAILED:
             builder.forget(node, f"{fleet.id} goes")
         elif node.phase not in (Phase.BOOTING, Phase.READY) or busy >= most:
             continue

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 
 from backfill.core.model.fleet import Fleet
-from backfill.core.model.lifecycle import ABSENT, OVER, Phase
+from backfill.core.model.lifecycle import ABSENT, OVER, ManagedNode, Phase
 from backfill.core.names import names_of
 from backfill.core.reconcile.builder import PlanBuilder, members
+from backfill.core.reconcile.retries import tried_again_s
 from backfill.core.room import NodeNeed, functions_free, never, own_need, own_network, places_now
 
 
@@ -54,27 +55,46 @@ def places_on(builder: PlanBuilder, fleet: Fleet, host: str, without: Collection
 
 
 def free_names(builder: PlanBuilder, fleet: Fleet) -> Iterator[tuple[str, str]]:
-    """Yield names that nothing uses, inside Slurm or outside, with their addresses."""
+    """Yield names that nothing uses, inside Slurm or outside, with their addresses.
+
+    Those that have failed come last, once they may be tried again, the first that failed before others.
+    """
     world = builder.world
+    failed: list[tuple[float, str, str]] = []
     for name, address in names_of(world, builder.policies).free(world):
-        if not may_have(builder, fleet, name):
+        if world.places_of(name) or not may_have(builder, fleet, name):
             continue
-        if name not in world.managed and name not in world.nodes and not world.places_of(name):
-            yield name, address
+        node = world.managed.get(name)
+        if node is None:
+            if name not in world.nodes:
+                yield name, address
+        elif _serves_again(builder, node):
+            failed.append((node.since_s, name, address))
+    yield from ((name, address) for _, name, address in sorted(failed))
 
 
 def names_soon(builder: PlanBuilder, fleet: Fleet) -> int:
     """Return how many names its members could have if whatever works under them were gone.
 
-    Under a name that has failed nothing works that goes: it waits for its next try, or for a person. And
-    a node of somebody else's stays.
+    Under a name that has failed nothing works that goes: until it may be tried again, nobody has it. And a
+    node of somebody else's stays.
     """
     world = builder.world
     names = names_of(world, builder.policies)
     network = own_network(world, fleet.job) if fleet.job else ""
     meant = names.meant_for(image_of_order(builder, fleet), network)
     failed = {n for n in world.fleet.in_phase(Phase.REMOVING) if world.managed[n].fail}
-    return len(meant - names.strays(world) - failed - world.fleet.in_phase(*OVER))
+    failed |= {n for n in world.fleet.in_phase(*OVER) if not _serves_again(builder, world.managed[n])}
+    return len(meant - names.strays(world) - failed)
+
+
+def _serves_again(builder: PlanBuilder, node: ManagedNode) -> bool:
+    """Return True if an order may have a name that has failed; another order's is tried again by that."""
+    if node.fleet:
+        return False
+    again_s = tried_again_s(builder, node)
+    builder.wake_at(again_s)
+    return builder.now_s >= again_s
 
 
 def may_have(builder: PlanBuilder, fleet: Fleet, name: str) -> bool:

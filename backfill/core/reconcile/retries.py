@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from math import inf
 
 from backfill.core.model.lifecycle import ManagedNode, Phase, Retry
 from backfill.core.model.refusals import Code, Goal, Words, because
@@ -46,6 +47,17 @@ def _proven_s(builder: PlanBuilder) -> float:
     return max((node.proof.proven_s or 0.0 for node in builder.world.managed.values()), default=0.0)
 
 
+def keep_tainted(builder: PlanBuilder, node: ManagedNode, reason: str) -> None:
+    """Free a name that was given up for an order, which goes: orders take it after all others.
+
+    What an order's users ask for may be to blame. So it is never given up here, and no wait for its next
+    try keeps others from beginning.
+    """
+    failures = min(node.retry.failures, builder.policies.scale.give_up_after - 1)
+    kept = replace(node, fleet="", job="", inside=False)
+    _become(builder, kept, Phase.FAILED, reason, Retry(failures, blamed=node.retry.blamed))
+
+
 # --- names for new instances ---------------------------------------------------------------------
 
 
@@ -68,8 +80,12 @@ def free_slot(builder: PlanBuilder, image: str, what: Goal, about: str) -> tuple
 
 
 def _may_be_tried(builder: PlanBuilder, node: ManagedNode) -> bool:
-    """Return True if a name that has failed is to be used now; of its back-off `_warns` tells."""
-    return node.phase is Phase.FAILED or _comes_back(builder, node)
+    """Return True if a name that has failed is to be used now; one that was given up rests, and says so."""
+    again_s = tried_again_s(builder, node)
+    builder.wake_at(again_s)
+    if builder.now_s < again_s < inf:
+        _refuse(builder, node)
+    return builder.now_s >= again_s
 
 
 def _past(node: ManagedNode | None) -> Retry:
@@ -163,20 +179,18 @@ def _rests(builder: PlanBuilder, doubtful: list[ManagedNode]) -> bool:
     return True
 
 
-def _comes_back(builder: PlanBuilder, node: ManagedNode) -> bool:
-    """Return True if a name that was given up is tried again, because others work and it has rested.
+def tried_again_s(builder: PlanBuilder, node: ManagedNode) -> float:
+    """Return when a name that has failed may be used again; infinite: once others work, or a person acts.
 
-    Each failure of its own makes the rest twice as long.
+    One that was given up rests first; each failure of its own makes the rest twice as long.
     """
-    rest_s = builder.policies.readiness.rest_s
+    if node.phase is Phase.FAILED:
+        return node.retry.not_before_s or 0.0
     if node.phase is not Phase.GIVEN_UP or not node.retry.cleared or _hopeless(builder, node):
-        return False
+        return inf
+    rest_s = builder.policies.readiness.rest_s
     again_s = rest_s * 2.0 ** min(node.retry.blamed, 30)
-    over_s = node.since_s + max(rest_s, min(again_s, _LONGEST_REST_S))
-    builder.wake_at(over_s)
-    if builder.now_s < over_s:
-        _refuse(builder, node)
-    return builder.now_s >= over_s
+    return node.since_s + max(rest_s, min(again_s, _LONGEST_REST_S))
 
 
 def _warns(builder: PlanBuilder, node: ManagedNode) -> bool:
