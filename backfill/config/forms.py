@@ -20,8 +20,9 @@ ALLOWED = {
     "name": "a name of letters, digits, '.', '_' and '-'",
     "path": "an absolute path",
     "ip": "an IP address, such as 10.0.0.1",
-    "endpoint": "an IP address with a port, such as 10.0.0.1:6817",
-    "endpoints": "an IP address with a port, such as 10.0.0.1:6817, or several, separated by commas",
+    "endpoint": "an IPv4 address with a port, such as 10.0.0.1:6817",
+    "endpoints": "an IP address with a port, such as 10.0.0.1:6817 or [fd00::1]:6817, or several, separated "
+    "by commas",
     "service": "a host, or host:port, such as cm.example.org:9618",
     "network": "an IPv4 address or network, such as 10.0.2.0/24",
     "mount": "four words as in fstab, such as '10.0.0.1:/home /home nfs4 rw,hard'",
@@ -57,9 +58,17 @@ def _wrong_zone(text: str) -> str | None:
 
 
 def _is_endpoint(text: str) -> bool:
+    """Return True for `ip:port`; IPv6 stands in brackets, or its end would be taken for the port."""
     host, _, port = text.rpartition(":")
     number = int(port) if re.fullmatch(r"[0-9]{1,5}", port) else 0
-    return 0 < number < 65536 and address_in(host.strip("[]")) is not None
+    in_brackets = re.fullmatch(r"\[(.+)\]", host)
+    address = address_in(in_brackets[1] if in_brackets else host)
+    return 0 < number < 65536 and address is not None and (":" in address) == bool(in_brackets)
+
+
+def _is_endpoint_of_hooks(text: str) -> bool:
+    """Return True for `ipv4:port`: our hooks call no other."""
+    return _is_endpoint(text) and not text.startswith("[")
 
 
 def _wrong_endpoints(text: str) -> str:
@@ -139,7 +148,7 @@ _WRONG: dict[str, Callable[[str], str | None]] = {
     "name": _unless(_NAME.fullmatch, "is not a name"),
     "path": _unless(lambda text: text.startswith("/"), "is not an absolute path"),
     "ip": _unless(lambda text: address_in(text), "is not an IP address"),
-    "endpoint": _unless(_is_endpoint, "is not an address with a port"),
+    "endpoint": _unless(_is_endpoint_of_hooks, "is not an IPv4 address with a port"),
     "endpoints": _wrong_endpoints,
     "service": _unless(_is_service, "is no host, and no host with a port"),
     "network": _unless(network_in, "is not an IPv4 address or network"),

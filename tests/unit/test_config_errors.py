@@ -108,8 +108,13 @@ SENTENCES = [
     ),
     (
         text("daemon: {listen: 10.0.0.1}"),
-        "10:18: daemon.listen is '10.0.0.1', which is not an address with a port; write an IP "
+        "10:18: daemon.listen is '10.0.0.1', which is not an IPv4 address with a port; write an IPv4 "
         "address with a port, such as 10.0.0.1:6817",
+    ),
+    (
+        text("daemon: {listen: '[fd00::1]:6817'}"),
+        "10:18: daemon.listen is '[fd00::1]:6817', which is not an IPv4 address with a port; write "
+        "an IPv4 address with a port, such as 10.0.0.1:6817",
     ),
     (
         text("cluster2: &a {x: 1}\n"),

@@ -150,6 +150,13 @@ LIBVIRTS = [
         text(LIBVIRT.replace(":6817", ":6817, 10.0.0.2"), hosts=LIBVIRT_HOST),
         "which is not an address with a port, nor several separated by commas",
     ),
+    *(
+        (
+            text(LIBVIRT.replace("10.0.0.1:6817", wrong), hosts=LIBVIRT_HOST),
+            f"conf_server is '{wrong}', which is not an address with a port",
+        )
+        for wrong in ("fd00::1:6817", "[fd00::1]", "[10.0.0.1]:6817", "[fd00::1:6817", "10.0.0.1:0")
+    ),
     (
         text(LIBVIRT.replace("controller: 10.0.0.1", "controller: head"), hosts=LIBVIRT_HOST),
         "libvirt.surroundings.controller is 'head', which is not an IP address",
