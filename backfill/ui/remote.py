@@ -11,15 +11,26 @@ import urllib.parse
 import urllib.request
 import uuid
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, NoReturn, cast
 
 from backfill.core.model.sentences import visible
 from backfill.ui.client import Answer, AskError, shown
-from backfill.ui.parser import NO, NO_PERMISSION, UNAVAILABLE
+from backfill.ui.parser import NO, NO_PERMISSION, UNAVAILABLE, USAGE
 
 _WITHIN_S = 30.0
 _PAGED = ("hosts", "nodes", "instances", "checkpoints")
 _READ = ("status", "plan", "fleets", "mine", "metrics")
+# A list that our service's answer has, and the answer of another one has not; for orders it is `answer`.
+_TELLING = {
+    **{name: name for name in (*_PAGED, "fleets", "events")},
+    "status": "refusals",
+    "plan": "refusals",
+    "mine": "jobs",
+    "metrics": "families",
+    "explain": "story",
+    "previewed": "problems",
+    "errand": "problems",
+}
 _ORDERS = {
     "evict": "evictions",
     "reclaim": "reclaims",
@@ -52,7 +63,8 @@ class RemoteClient:
         """`ca`: the certificates to be trusted beside the machine's. AskError for a bad one."""
         self._url = url.rstrip("/")
         if not _can_be_called(self._url):
-            raise AskError(f"'{url}' is no address of a web service; write it as https://ctl:6834", NO)
+            raise AskError(f"'{url}' is no address of a web service; write it as https://ctl:6834", USAGE)
+        self._token = _token()
         try:
             context = ssl.create_default_context()
             if ca is not None:
@@ -60,7 +72,7 @@ class RemoteClient:
         except (OSError, ssl.SSLError) as error:
             raise AskError(f"{ca} holds no certificates: {error}; give a file in PEM", NO) from error
         self._opener = urllib.request.build_opener(
-            urllib.request.HTTPSHandler(context=context), urllib.request.ProxyHandler({})
+            urllib.request.HTTPSHandler(context=context), urllib.request.ProxyHandler({}), _NoRedirect
         )
 
     def ask(self, question: str, **body: object) -> Answer:
@@ -72,40 +84,57 @@ class RemoteClient:
         if question in _PAGED:
             return self._whole(question)
         if question in _READ:
-            return self._call("GET", question)
+            return self._read(question, question)
         if question == "events":
-            return self._call("GET", f"events?{urllib.parse.urlencode(body)}")
+            return self._read(question, f"events?{urllib.parse.urlencode(body)}")
         if question in _OF_ONE:
             path, name = _OF_ONE[question]
-            return self._call("GET", f"{path}/{urllib.parse.quote(str(body[name]), safe='')}")
+            return self._read(question, f"{path}/{urllib.parse.quote(str(body[name]), safe='')}")
         if question == "fleet":
             return self._fleet(body)
         if question in _ORDERS:
-            answer = self._call("POST", _ORDERS[question], body or None)
-            return answer if question == "reload" else cast(Answer, answer["answer"])
+            return self._order("POST", _ORDERS[question], body or None, question)
         raise AskError(f"'{question}' is asked on the daemon's machine only; leave --url out there", NO)
 
     def _fleet(self, body: dict[str, object]) -> Answer:
         if "delete" in body:
-            gone = urllib.parse.quote(str(body["delete"]), safe="")
-            return cast(Answer, self._call("DELETE", f"fleets/{gone}")["answer"])
+            return self._order("DELETE", f"fleets/{urllib.parse.quote(str(body['delete']), safe='')}")
         given = {key: value for key, value in body.items() if value is not None}
-        return cast(Answer, self._call("POST", "fleets", given)["answer"])
+        return self._order("POST", "fleets", given)
 
     def _whole(self, name: str) -> Answer:
         """All pages in one answer."""
-        answer = self._call("GET", name)
+        answer = self._read(name, name)
         while (after := answer.pop("next", None)) is not None:
-            more = self._call("GET", f"{name}?{urllib.parse.urlencode({'after': after})}")
-            answer = {**answer, name: [*answer[name], *more[name]], "next": more["next"]}
+            more = self._read(name, f"{name}?{urllib.parse.urlencode({'after': after})}")
+            answer = {**answer, name: [*answer[name], *more[name]], "next": more.get("next")}
         for about in ("total", "in_trouble"):
             answer.pop(about, None)  # the socket's answer is one page
         return answer
 
+    def _read(self, question: str, path: str) -> Answer:
+        answer = self._call("GET", path)
+        return answer if isinstance(answer.get(_TELLING[question]), list) else self._not_ours()
+
+    def _order(
+        self, method: str, path: str, body: dict[str, Any] | None = None, question: str = ""
+    ) -> Answer:
+        answer = self._call(method, path, body)
+        if question == "reload":
+            return answer if isinstance(answer.get("problems"), list) else self._not_ours()
+        taken = answer.get("answer")
+        return taken if isinstance(taken, dict) else self._not_ours()
+
+    def _not_ours(self) -> NoReturn:
+        raise AskError(
+            f"{self._url} answers, but not as our web service does; name that one: https://ctl:6834",
+            UNAVAILABLE,
+        )
+
     def _call(self, method: str, path: str, body: dict[str, Any] | None = None) -> Answer:
         headers = {"Accept": "application/json"}
-        if token := os.environ.get("SLURM_JWT", ""):
-            headers["Authorization"] = f"Bearer {token}"
+        if self._token:
+            headers["Authorization"] = f"Bearer {self._token}"
         if method != "GET":
             headers |= {"Idempotency-Key": uuid.uuid4().hex, "Content-Type": "application/json"}
         data = json.dumps(body).encode() if body is not None else None
@@ -114,7 +143,7 @@ class RemoteClient:
         )
         try:
             with self._opener.open(request, timeout=_WITHIN_S) as reply:
-                return cast(Answer, json.load(reply))
+                answer = json.load(reply)
         except urllib.error.HTTPError as error:
             raise self._refused(error) from error
         except (OSError, ValueError, http.client.HTTPException) as error:
@@ -122,16 +151,44 @@ class RemoteClient:
             raise AskError(
                 f"no web service of backfill answers on {self._url}: {why}", UNAVAILABLE
             ) from error
+        return answer if isinstance(answer, dict) else self._not_ours()
 
     def _refused(self, error: urllib.error.HTTPError) -> AskError:
+        if error.code in _REDIRECTS:
+            where = visible(error.headers.get("Location", "another address"))
+            return AskError(f"{self._url} redirects to {where}; give --url the address that answers", NO)
         try:
             answer = json.load(error)
             sentence = visible(str(answer["error"]))
         except (ValueError, KeyError, TypeError):
             answer, sentence = None, f"{self._url} answered {error.code}; is it our web service?"
-        if error.code == 401:
-            sentence += "; put it into SLURM_JWT"
+        if sentence == http.client.responses.get(error.code):  # the path, and not what it is about
+            at = visible(error.url)
+            sentence = f"{at}: {sentence}; give --url without a path, as in https://ctl:6834"
+        if error.code == 401 and not self._token:
+            sentence += "; put it into SLURM_JWT: export $(scontrol token)"
         return AskError(sentence, _CODES.get(error.code, NO), answer)
+
+
+_REDIRECTS = (301, 302, 303, 307, 308)
+
+
+class _NoRedirect(urllib.request.HTTPRedirectHandler):
+    """Takes a redirect for the answer: following it would show the token to whoever is named."""
+
+    def redirect_request(self, *_: object) -> None:
+        """Follow nothing."""
+
+
+def _token() -> str:
+    """Read SLURM_JWT, also as `scontrol token` prints it. No message may hold any of it: it is a secret."""
+    token = os.environ.get("SLURM_JWT", "").strip().removeprefix("SLURM_JWT=").strip()
+    if not (token.isascii() and token.isprintable()) or " " in token:
+        raise AskError(
+            "SLURM_JWT holds characters that no token has; set it anew: export $(scontrol token)",
+            NO_PERMISSION,
+        )
+    return token
 
 
 def _can_be_called(url: str) -> bool:

@@ -24,6 +24,7 @@ ALLOWED = {
     "backfill/ui/web/client_bounds.py data_received": "asyncio calls it",
     "backfill/ui/web/client_bounds.py timeout_keep_alive_handler": "uvicorn calls it",
     "backfill/ui/parser.py _check_value": "argparse calls it",
+    "backfill/ui/remote.py redirect_request": "urllib calls it",
 }
 # These run by themselves, in guests, or in another program's interpreter.
 PROGRAMS = ("/inside/", "/inside.py", "__main__.py", "pyslurm_child.py")

@@ -267,7 +267,7 @@ def test_who_may_not_is_told_from_elsewhere(
     assert "takes the role operator, which cy does not have" in capsys.readouterr().err
     assert main(["status", "--url", "http://127.0.0.1:1"]) == 69
     assert "no web service of backfill answers" in capsys.readouterr().err
-    assert main(["status", "--url", "ftp://ctl"]) == 1
+    assert main(["status", "--url", "ftp://ctl"]) == 2
     assert "is no address of a web service" in capsys.readouterr().err
     (tmp_path / "ca").write_text("nothing")
     assert main(["status", "--url", "https://ctl", "--ca", str(tmp_path / "ca")]) == 1
