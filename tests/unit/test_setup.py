@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Sequence
 from dataclasses import replace
@@ -270,6 +271,16 @@ def test_steps_are_done_once_and_undone(tmp_path: Path) -> None:
     assert world.ran == ["restart", "install"]
     assert record.before(tmp_path / "conf") == before["conf"][0]
     assert record.before(tmp_path / "made/key") is None
+    shown = "\n".join(record.would_undo())
+    assert [line.partition(" (")[0] for line in shown.splitlines() if line[:1] not in "-+@"] == [
+        "run remove",
+        f"write {tmp_path}/conf",
+        "run restart",
+        f"remove {tmp_path}/made/key",
+        f"remove {tmp_path}/made, if it is empty then",
+    ]
+    assert "\n-new\n+old" in shown
+    assert world.ran == ["restart", "install"]
     assert record.undo(world.run) == []
     assert world.ran == ["restart", "install", "remove", "restart"]
     assert world.picture() == before
@@ -334,6 +345,8 @@ def test_what_somebody_changed_since_is_left(tmp_path: Path) -> None:
     record.carry_out(world.steps(), world.run)
     (tmp_path / "conf").write_text("theirs")
     (tmp_path / "made/own").touch()
+    shown = record.would_undo()
+    assert f"{tmp_path}/conf stays: somebody has changed it since" in shown
     told = record.undo(world.run)
     kept = tmp_path / "record/conf.before"
     assert kept.read_bytes() == b"old"
@@ -352,8 +365,11 @@ def test_what_a_file_that_was_left_includes_stays(tmp_path: Path, edited: bool) 
     record.carry_out([WriteFile(ours, b"ours", ME, conf), WriteFile(conf, b"old\nInclude ours.conf\n", ME)])
     if edited:
         conf.write_text("old\nInclude ours.conf\nNodeName=new\n")
+    shown = record.would_undo()
     told = record.undo()
     assert ours.exists() is edited
+    assert (f"remove {ours}" in shown) is not edited
+    assert any(line.startswith(f"{ours} stays: ") for line in shown) is edited
     assert [line.partition(":")[0] for line in told] == [f"{conf} stays", f"{ours} stays"] * edited
 
 
@@ -489,9 +505,17 @@ def test_taking_back_a_select_type_waits_for_the_jobs(
     written = [WriteFile(conf, b"SelectType=select/cons_tres\n", ME)]
     UndoRecord(tmp_path / "record").carry_out(written, conf=conf)
     argv = ["setup", "--undo"]  # which file it was is in the record
-    assert main(argv) == 1
-    assert "SelectType would be select/linear instead of select/cons_tres" in capsys.readouterr().err
+    for some in ([], ["--dry-run"], ["--dry-run", "--json"]):
+        assert main([*argv, *some]) == 1
+        assert "SelectType would be select/linear instead of select/cons_tres" in capsys.readouterr().err
     assert conf.read_text() == "SelectType=select/cons_tres\n"
     monkeypatch.setattr(Cluster, "state", JobState.COMPLETED)
+    assert main([*argv, "--json"]) == 2
+    assert main([*argv, "--dry-run"]) == 0
+    assert "-SelectType=select/cons_tres\n+SelectType=select/linear" in capsys.readouterr().out
+    assert main([*argv, "--dry-run", "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert (told["refused"], told["done"], len(told["undo"])) == ("", False, 1)
+    assert conf.read_text() == "SelectType=select/cons_tres\n"
     assert main(argv) == 0
     assert conf.read_text() == "SelectType=select/linear\n"

@@ -113,7 +113,8 @@ def run_setup(args: argparse.Namespace) -> int:
         return NO_PERMISSION
     record = UndoRecord(_STATE)
     try:
-        return _undo(record, record.conf or args.slurm_conf) if args.undo else _set_up(args, record)
+        _check_json(args)
+        return _undo(args, record) if args.undo else _set_up(args, record)
     except WishError as error:
         for line in str(error).splitlines():
             say(line)
@@ -130,9 +131,12 @@ def run_setup(args: argparse.Namespace) -> int:
         return UNAVAILABLE
 
 
-def _set_up(args: argparse.Namespace, record: UndoRecord) -> int:
+def _check_json(args: argparse.Namespace) -> None:
     if args.json and not args.dry_run:
         raise WishError("--json only shows the plan; add --dry-run")
+
+
+def _set_up(args: argparse.Namespace, record: UndoRecord) -> int:
     conf, restart = checked_conf(args.slurm_conf), restart_words(args.restart)
     names = _names(args.hosts)
     found = survey(conf, names, checked_pattern(args.uri))
@@ -321,11 +325,25 @@ def _jobs_lost_by(record: UndoRecord, conf: Path) -> str:
     return jobs_lost(now.select_type, select_type(then, now.version), jobs)
 
 
-def _undo(record: UndoRecord, conf: Path) -> int:
+def _show_undo(plan: Sequence[str], reason: str, *, as_json: bool) -> int:
+    """`reason`: why it could not be done now; empty: it could."""
+    if as_json:
+        print_json({"undo": plan, "refused": reason, "done": False})
+    else:
+        print("\n".join(plan))
+    if reason:
+        say(f"this would not be done now: {reason}")
+    return NO if reason else OK
+
+
+def _undo(args: argparse.Namespace, record: UndoRecord) -> int:
     if not record.there:
         say("nothing was set up here by `backfill setup`")
         return NO
-    if reason := _at_work() or _jobs_lost_by(record, conf):
+    reason = _at_work() or _jobs_lost_by(record, record.conf or args.slurm_conf)
+    if args.dry_run:
+        return _show_undo(record.would_undo(), reason, as_json=args.json)
+    if reason:
         say(f"nothing was changed: {reason}")
         return NO
     site = record.of_the_site

@@ -196,6 +196,11 @@ class UndoRecord:
                 self._note(step)
                 step.do(run)
 
+    def would_undo(self) -> list[str]:
+        """Show what `undo` would do, in its order, and change nothing."""
+        then: dict[Path, bytes | None] = {}
+        return [told for entry in reversed(self._read().done) if (told := _shown_back(entry, then))]
+
     def undo(self, run: Run = run_command) -> list[str]:
         """Take back, the last first; returns a sentence for each thing that was left as it is."""
         left: list[str] = []
@@ -270,8 +275,8 @@ def _take_back(entry: Entry, run: Run, folder: Path) -> str | None:
     owner = Owner(**entry["owner"]) if entry["owner"] is not None else None
     if entry["folder"]:
         return _take_back_folder(path, owner)
-    if entry.get("part_of") and _includes(Path(entry["part_of"]), path.name):
-        return f"{path} stays: {entry['part_of']} includes it, and slurmctld does not start without it"
+    if entry.get("part_of") and _includes(_read(Path(entry["part_of"])), path.name):
+        return _included(path, entry)
     was = base64.b64decode(entry["before"]) if entry["before"] is not None else None
     told = _take_back_file(path, was, owner, entry["ours"])
     if told is None or was is None:
@@ -281,8 +286,42 @@ def _take_back(entry: Entry, run: Run, folder: Path) -> str | None:
     return f"{told}; the original is in {kept}"
 
 
-def _includes(path: Path, name: str) -> bool:
-    text = (_read(path) or b"").decode("utf-8", "surrogateescape")
+def _shown_back(entry: Entry, then: dict[Path, bytes | None]) -> str:
+    """Show what taking it back would do; empty: nothing. `then`: what files behind it would hold by now."""
+    if "undo" in entry:
+        return f"run {shlex.join(entry['undo'])}"
+    path = Path(entry["path"])
+    owner = Owner(**entry["owner"]) if entry["owner"] is not None else None
+    if entry["folder"]:
+        if owner is not None:
+            return MakeFolder(path, owner).shown() if path.is_dir() else ""
+        return f"remove {path}, if it is empty then" if path.is_dir() else ""
+    part_of = Path(entry["part_of"]) if entry.get("part_of") else None
+    if part_of and _includes(then.get(part_of, _read(part_of)), path.name):
+        return _included(path, entry)
+    was = base64.b64decode(entry["before"]) if entry["before"] is not None else None
+    now = _read(path)
+    if told := _changed(path, now, was, entry["ours"]):
+        return told
+    if now is None:
+        return ""
+    then[path] = was
+    return f"remove {path}" if was is None or owner is None else WriteFile(path, was, owner).shown()
+
+
+def _included(path: Path, entry: Entry) -> str:
+    return f"{path} stays: {entry['part_of']} includes it, and slurmctld does not start without it"
+
+
+def _changed(path: Path, now: bytes | None, was: bytes | None, ours: Sequence[str]) -> str:
+    """Say that a file stays since it holds what neither the site nor setup had written; empty: it goes."""
+    if now is None or now == was or hashlib.sha256(now).hexdigest() in ours:
+        return ""
+    return f"{path} stays: somebody has changed it since"
+
+
+def _includes(content: bytes | None, name: str) -> bool:
+    text = (content or b"").decode("utf-8", "surrogateescape")
     return re.search(rf"^\s*Include\s+\S*{re.escape(name)}\s*$", text, re.I | re.M) is not None
 
 
@@ -303,8 +342,8 @@ def _take_back_file(path: Path, was: bytes | None, owner: Owner | None, ours: Se
     now = _read(path)
     if now is None:
         return None
-    if now != was and hashlib.sha256(now).hexdigest() not in ours:
-        return f"{path} stays: somebody has changed it since"
+    if told := _changed(path, now, was, ours):
+        return told
     if was is None:
         path.unlink()
         sync_directory(path.parent)
