@@ -13,8 +13,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Protocol, cast
 
+from backfill.core.model.quantities import parse_hostlist
 from backfill.core.model.sentences import escaped, visible
-from backfill.ui.parser import DEFAULT_POLICY, NO, NO_PERMISSION, OK, UNAVAILABLE, say
+from backfill.ui.parser import DEFAULT_POLICY, NO, NO_PERMISSION, OK, UNAVAILABLE, USAGE, say
 from backfill.ui.terminal import carried
 
 USUAL_POLICY = Path(DEFAULT_POLICY)  # this very object where nobody gave --config
@@ -205,6 +206,17 @@ def guarded(work: Callable[[Asking], int], args: argparse.Namespace) -> int:
         sys.stdout.flush()
         say(str(error))
         return error.code
+
+
+def names_of(hostlist: str) -> tuple[str, ...]:
+    """Return the names that somebody typed as a hostlist. AskError where there is none in it."""
+    try:
+        names = parse_hostlist(hostlist)
+    except ValueError as error:
+        raise AskError(f"{error}; write it as bm1 or vn[1-3]", USAGE) from error
+    if not names:
+        raise AskError(f"'{hostlist}' names nothing; name a host or a node, such as bm1 or vn[1-3]", USAGE)
+    return names
 
 
 def _named(args: argparse.Namespace) -> Asking:

@@ -203,17 +203,24 @@ def test_the_daemons_no_is_json_too(story: Story, capsys: pytest.CaptureFixture[
 
 
 @pytest.mark.parametrize(
-    ("words", "hint"),
+    ("words", "status", "hint"),
     [
-        (["nodes", "vn9"], "there is no node of ours 'vn9'; did you mean 'vn1'?"),
-        (["nodes", "vn[1-"], "brackets do not match"),
-        (["explain", "vn1", "bm1"], "one subject at a time: backfill explain vn1"),
+        (["nodes", "vn9"], 1, "there is no node of ours 'vn9'; did you mean 'vn1'?"),
+        (["nodes", "vn[1-"], 2, "brackets do not match; write it as"),
+        (["evict", "vn["], 2, "brackets do not match; write it as"),
+        (["provision", "vn["], 2, "brackets do not match; write it as"),
+        (["nodes", ""], 2, "'' names nothing; name a host or a node"),
+        (["evict", ""], 2, "'' names nothing; name a host or a node"),
+        (["evict", " ", "--undo"], 2, "' ' names nothing; name a host or a node"),
+        (["provision", ""], 2, "'' names nothing; name a host or a node"),
+        (["explain", "vn1", "bm1"], 2, "one subject at a time: backfill explain vn1"),
     ],
 )
-def test_a_wrong_name_is_a_no_with_a_hint(
-    words: list[str], hint: str, story: Story, capsys: pytest.CaptureFixture[str]
+def test_a_wrong_name_is_told_with_a_hint(
+    words: list[str], status: int, hint: str, story: Story, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(words) == 1
+    """One that is not there is a no; what is no name at all is a mistake of the command line."""
+    assert main(words) == status
     assert hint in capsys.readouterr().err
 
 

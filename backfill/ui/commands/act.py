@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import argparse
 
-from backfill.core.model.quantities import parse_hostlist
 from backfill.ui import wording
-from backfill.ui.client import AskError, Asking, add_place, guarded, print_json
+from backfill.ui.client import AskError, Asking, add_place, guarded, names_of, print_json
 from backfill.ui.parser import NO, OK
 
 
@@ -29,9 +28,9 @@ def run_evict(args: argparse.Namespace) -> int:
     """Check all names first, so that a mistake in one changes nothing."""
 
     def work(client: Asking) -> int:
+        names = names_of(args.subject)
         hosts = {h["name"]: h for h in client.ask("hosts")["hosts"]}
         nodes = {n["name"]: n for n in client.ask("nodes")["nodes"]}
-        names = _names(args.subject)
         for name in names:
             if name not in hosts and name not in nodes:
                 raise AskError(wording.unknown("host or node of ours", name, [*hosts, *nodes]), NO)
@@ -47,13 +46,6 @@ def run_evict(args: argparse.Namespace) -> int:
         return OK
 
     return guarded(work, args)
-
-
-def _names(hostlist: str) -> tuple[str, ...]:
-    try:
-        return parse_hostlist(hostlist)
-    except ValueError as error:
-        raise AskError(str(error), NO) from error
 
 
 def _opened(name: str) -> str:

@@ -10,7 +10,7 @@ from backfill.ui.client import Answer, AskError, Asking, add_reading, guarded, p
 from backfill.ui.explain.node import explain_node
 from backfill.ui.explain.picture import Answers, Explanation, look, story_of, tell
 from backfill.ui.explain.subjects import explain_fleet, explain_host, explain_job
-from backfill.ui.parser import NO, OK, did_you_mean
+from backfill.ui.parser import OK, USAGE, did_you_mean
 from backfill.ui.terminal import emphasis
 
 _KINDS = ("node", "host", "job", "instance", "fleet")
@@ -50,7 +50,7 @@ def _subject(words: list[str]) -> str:
         return words[1]
     if len(words) == 1:
         return words[0]
-    raise AskError(f"one subject at a time: backfill explain {words[0]}", NO)
+    raise AskError(f"one subject at a time: backfill explain {words[0]}", USAGE)
 
 
 def _ask(client: Asking, ask: Callable[..., Answer], subject: str) -> Answer:

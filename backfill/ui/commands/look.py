@@ -6,7 +6,7 @@ import argparse
 import sys
 from typing import Any
 
-from backfill.core.model.quantities import counted, parse_hostlist
+from backfill.core.model.quantities import counted
 from backfill.engine.leak_desk import leaks_told
 from backfill.ports.errors import DriverError
 from backfill.ui import wording
@@ -18,6 +18,7 @@ from backfill.ui.client import (
     add_policy,
     add_reading,
     guarded,
+    names_of,
     present,
     print_json,
 )
@@ -211,7 +212,7 @@ def run_nodes(args: argparse.Namespace) -> int:
 
     def work(client: Asking) -> int:
         answer = (client.ask_exactly if args.json else client.ask)("nodes")
-        if args.node:
+        if args.node is not None:
             answer = chosen(answer, args.node)
         if args.json:
             print_json(answer)
@@ -226,10 +227,7 @@ def run_nodes(args: argparse.Namespace) -> int:
 
 def chosen(answer: Answer, hostlist: str) -> Answer:
     """Leave only these nodes in the answer. Raises AskError for one that is not there."""
-    try:
-        wanted = parse_hostlist(hostlist)
-    except ValueError as error:
-        raise AskError(str(error), NO) from error
+    wanted = names_of(hostlist)
     by_name = {n["name"]: n for n in answer["nodes"]}
     for name in wanted:
         if name not in by_name:

@@ -7,12 +7,11 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
-from backfill.core.model.quantities import parse_hostlist
 from backfill.engine.checkpoint_desk import UnknownNameError
 from backfill.engine.salting import Salting, runs_told
 from backfill.ports.errors import DriverError, RefusedError
 from backfill.ui import wording
-from backfill.ui.client import Answer, AskError, Client, add_policy, add_url, guarded, print_json
+from backfill.ui.client import Answer, AskError, Client, add_policy, add_url, guarded, names_of, print_json
 from backfill.ui.errands import awaited
 from backfill.ui.parser import BAD_DATA, NO, NO_PERMISSION, OK, UNAVAILABLE, say
 from backfill.ui.terminal import table
@@ -119,10 +118,10 @@ def run_provision(args: argparse.Namespace) -> int:
         return _report(answer["nodes"], args.json, "changed", "as they should be")
 
     try:
-        nodes = parse_hostlist(args.node)
-    except ValueError as error:
+        nodes = names_of(args.node)
+    except AskError as error:
         say(str(error))
-        return NO
+        return error.code
     return _asked(args, work)
 
 
