@@ -212,7 +212,7 @@ class Concerns:
             self._name_moved(node.name)
             self._mark_budget()
             self._queue.happened(Topic.BOOTS)
-        if (old in ON_CPU) is not (new in ON_CPU):
+        if (old in ON_CPU) is not (new in ON_CPU) or (old is Phase.MOVING) is not (new is Phase.MOVING):
             self._queue.happened(Topic.ON_CPU)
         if old in (Phase.REMOVING, Phase.DRAINING) and old is not new:
             self._queue.happened(Topic.REMOVALS)

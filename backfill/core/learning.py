@@ -8,6 +8,9 @@ from backfill.core.model.measures import Habits, RunTimes
 from backfill.core.model.readiness import IMAGE, Streak
 from backfill.core.picture import Picture
 
+# A boot shows that host and image are well; a return the host alone; what was only drained shows nothing.
+_SHOWS = {Phase.BOOTING: 2, Phase.RETURNING: 1}
+
 
 def follow(
     streaks: dict[str, Streak], before: ManagedNode | None, after: ManagedNode, now_s: float
@@ -20,7 +23,8 @@ def follow(
         return ()
     names = (after.host, IMAGE)
     if after.phase is Phase.READY:
-        return tuple(name for name in names if streaks.pop(name, None) is not None)
+        shown = names[: _SHOWS.get(before.phase, 0)]
+        return tuple(name for name in shown if streaks.pop(name, None) is not None)
     if not (before.phase is Phase.BOOTING and after.phase is Phase.REMOVING and after.fail):
         return ()
     for name in names:

@@ -168,6 +168,7 @@ class FleetIndex:
         self._begun: dict[str, list[float]] = {}  # the same of each host and image
         self._phases: dict[Phase, Bag[str]] = {phase: Bag(log) for phase in Phase}
         self.booting: Tally[Making] = Tally(log)  # how many are being made, by image and devices
+        self.booted: Table[Making, float] = Table(log)  # when the latest boot of its kind made one ready
         self.suspected: Bag[str] = Bag(log)  # names of those against whose work something was found
         self._left: list[float] = []  # when idle ones began to leave, sorted
         self._destroyed: list[tuple[float, str, int]] = []  # time, name, generation; sorted
@@ -268,14 +269,19 @@ class FleetIndex:
             for host in node.hosts:
                 self._managed_on[host] = self.names_on(host) | {node.name}
         if old is None or old.phase is not node.phase:
-            if old is not None:
-                self._phases[old.phase].discard(node.name)
-            self._phases[node.phase].add(node.name)
+            self._note_phase(None if old is None else old.phase, node)
         if (() if old is None else old.held) != node.held:
             self._hold(node.name, () if old is None else old.held, node.held)
         (self.suspected.discard if node.suspicion is None else self.suspected.add)(node.name)
         self._count(old, node)
         self.managed[node.name] = node
+
+    def _note_phase(self, before: Phase | None, node: ManagedNode) -> None:
+        if before is not None:
+            self._phases[before].discard(node.name)
+        if before is Phase.BOOTING and node.phase is Phase.READY:
+            self.booted[making(node)] = node.since_s
+        self._phases[node.phase].add(node.name)
 
     def _count(self, before: ManagedNode | None, after: ManagedNode | None) -> None:
         old, new = _kind_made(before), _kind_made(after)
@@ -362,6 +368,11 @@ def _kind_made(node: ManagedNode | None) -> Making | None:
     """Return what is being made, if it is for whoever comes."""
     if node is None or node.phase is not Phase.BOOTING or node.job:
         return None
+    return making(node)
+
+
+def making(node: ManagedNode) -> Making:
+    """Return of what kind a node is, or was to become."""
     return node.image, node.devices
 
 

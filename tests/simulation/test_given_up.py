@@ -84,6 +84,25 @@ def test_while_it_lasts_a_try_is_rare_and_alone() -> None:
     assert run.world.managed[node.name].phase is Phase.PARKED
 
 
+def test_what_comes_back_shows_nothing_of_whether_boots_work() -> None:
+    """A host is taken and given back all day while no boot works: nobody is to blame for that."""
+    sim = cluster(cpus=6)
+    run = lived(sim)
+    low = sim.submit("htc", 1e6)
+    run.until(lambda: running(sim, low), 60)
+    (node,) = run.world.managed.values()
+    silent(sim, TWELVE.names)
+    for _ in range(6):
+        sim.submit("htc", 1e5)
+    while sim.now_s < run.world.managed[node.name].created_s + 4 * HOUR_S:
+        sim.submit("batch", 60.0, cpus=6, required_nodes=(node.host,))
+        run.run(400.0)
+    assert run.world.managed[node.name].phase is Phase.READY
+    given_up = [m.retry for m in run.world.managed.values() if m.phase is Phase.GIVEN_UP]
+    assert given_up
+    assert not [retry for retry in given_up if retry.cleared or retry.blamed]
+
+
 def test_a_name_that_fails_while_others_work_stays_given_up() -> None:
     """It is tried as often again as before, and then a person is told how to free it; others work on."""
     sim = cluster()

@@ -265,6 +265,26 @@ def test_a_budget_takes_those_that_boot_before_those_at_work() -> None:
     assert sim.audit() == []
 
 
+def test_a_budget_counts_those_that_move() -> None:
+    """Four stand still, one may be at work, and the other host is free: they move there one by one."""
+    sim = cluster(start_s=EIGHT)
+    away = Ladder((RungRule(Rung.PAUSE, within_s=1.0, for_s=30.0), RungRule(Rung.MIGRATE)))
+    run = play(sim, policies(ladder=away))
+    sim.submit("batch", 90.0, cpus=4, required_nodes=("bm2",))
+    run.run(5.0)
+    jobs = [sim.submit("htc", 120.0) for _ in range(4)]
+    run.until(lambda: running(sim, *jobs), 60)
+    sim.submit("batch", 1000.0, cpus=4, required_nodes=("bm1",))
+    run.until(lambda: len(phases(run, Phase.PARKED)) == 4, 60)
+    run.cycle.policies = replace(run.cycle.policies, budgets=Budgets((Budget("1"),)))
+    most = 0
+    while not ended(sim, *jobs):
+        run.run(0.5)
+        most = max(most, len(phases(run, Phase.MOVING) | phases(run, Phase.READY)))
+    assert most == 1
+    assert sim.audit() == []
+
+
 def test_a_budget_of_disruptions_lets_idle_ones_go_one_by_one() -> None:
     """With one disruption at a time, two idle instances never leave together; with none, never."""
     for share, left in (("1", 0), ("0", 4)):

@@ -240,3 +240,14 @@ def test_one_success_closes_the_breaker() -> None:
     assert rules.open_breaker(world.streaks, world.now_s, "bm1", HOSTS) is None
     assert rules.open_breaker(world.streaks, world.now_s, IMAGE, HOSTS) is None
     assert rules.open_breaker(world.streaks, world.now_s, "bm2", HOSTS)
+
+
+@pytest.mark.parametrize(("was", "closed"), [(Phase.RETURNING, {"bm1"}), (Phase.DRAINING, set())])
+def test_what_did_not_boot_shows_nothing_of_the_image(was: Phase, closed: set[str]) -> None:
+    """What came back shows that its host is well; what took a job just before its drain shows nothing."""
+    world = World()
+    for host in HOSTS:
+        step(world, host, Phase.REMOVING)
+    before = ManagedNode("vn2", "", "bm1", 1, was, 0.0, 0.0)
+    follow(world.streaks, before, replace(before, phase=Phase.READY), world.now_s)
+    assert set(world.streaks) == {"bm1", "bm2", IMAGE} - closed

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from backfill.core.model import changes as ch
+from backfill.core.model.actions import DeleteInstance
 from backfill.core.model.cluster import Job, JobState, Node, NodeBase
-from backfill.core.model.fleet import Flavour, Host
+from backfill.core.model.fleet import Flavour, Host, Instance, InstanceState, Tag
 from backfill.core.model.lifecycle import ManagedNode, NodeProof, Phase
 from backfill.core.model.plan import SetNode
 from backfill.core.model.quantities import Resources
+from backfill.core.model.refusals import Goal
 from backfill.core.model.sentences import sentence
 from backfill.core.policy import PolicySet, Priorities, Template
 from backfill.core.reconcile.planner import plan
@@ -79,3 +81,22 @@ def test_an_instance_that_worked_and_broke_is_replaced_at_once() -> None:
 def test_a_host_that_is_lost_does_not_hold_up_the_others() -> None:
     """What cannot be cleared away for long must not stop all growth."""
     assert booting(after_failure(reachable=False)) == ["vn2"]
+
+
+def test_what_cannot_be_deleted_holds_up_nobody_for_long() -> None:
+    """Its hypervisor refuses that for good: that is told, and after the usual back-off others begin."""
+    world = after_failure()
+    tag = Tag("c", "vn1", 1)
+    world.apply(ch.InstanceSeen(Instance("vn1", "bm1", InstanceState.RUNNING, tag, Resources(1, 256)), NOW_S))
+    delete = next(a for a in plan(world, POLICIES).actions if isinstance(a, DeleteInstance))
+    world.apply(ch.OperationStarted(delete.key, NOW_S, "bm1"))
+    world.apply(ch.OperationDone(delete.key, NOW_S + 1, problem="permission denied", retry=False))
+    assert booting(world) == []
+    found = plan(world, POLICIES, from_scratch=True)
+    (told,) = [r.reason for r in found.refusals if (r.subject, r.wanted) == ("vn1", Goal.REMOVAL)]
+    assert sentence(told).endswith("permission denied")
+    wait_s = POLICIES.scale.backoff_s(1)
+    assert found.wake_at_s is not None
+    assert found.wake_at_s <= NOW_S + wait_s
+    world.apply(ch.Tick(NOW_S + wait_s))
+    assert booting(world) == ["vn2"]

@@ -307,13 +307,17 @@ class PlanBuilder:
         return all(known is not None and (known.seen_s or known.failed_s) for known in sources)
 
     def budget_full(self, more: int = 1) -> Reason | None:
-        """Return why a budget does not let so many more instances work now, if it does not."""
+        """Return why a budget does not let so many more instances work now, if it does not.
+
+        Those that move will work where they arrive.
+        """
         if not self.policies.budgets.windows:
             return None
         self.wake_at(budgets_change_s(self.world, self.policies))
         self.awaits(Topic.ON_CPU)
         most = most_instances(self.world, self.policies)
-        if most is None or on_cpu(self.world) + more <= most:
+        moving = self.world.fleet.count_in(Phase.MOVING)
+        if most is None or on_cpu(self.world) + moving + more <= most:
             return None
         return because(Code.BUDGET, most=most)
 

@@ -180,7 +180,7 @@ def _instance_left(builder: PlanBuilder, node: ManagedNode) -> bool:
     places = builder.world.places_of(node.name)
     for place in places:
         last_words = node.fail and node.proof.proven_s is None
-        progress = builder.do(_delete_at(builder, node, place.host, last_words=last_words))
+        progress = builder.insist(_delete_at(builder, node, place.host, last_words=last_words), Goal.REMOVAL)
         if progress not in (Progress.BEGUN, Progress.RUNNING):
             stop_where_wanted(builder, place)  # it is not gone in time: it makes room all the same
     if places:

@@ -43,8 +43,11 @@ def _become(builder: PlanBuilder, node: ManagedNode, phase: Phase, reason: str, 
 
 
 def _proven_s(builder: PlanBuilder) -> float:
-    """Return when a node of ours last proved itself; 0 where none has."""
-    return max((node.proof.proven_s or 0.0 for node in builder.world.managed.values()), default=0.0)
+    """Return when a boot last came to its end; 0 where none has.
+
+    What comes back from a pause or from disk shows nothing of whether boots do.
+    """
+    return max(builder.world.fleet.booted.values(), default=0.0)
 
 
 def keep_tainted(builder: PlanBuilder, node: ManagedNode, reason: str) -> None:
@@ -194,13 +197,18 @@ def tried_again_s(builder: PlanBuilder, node: ManagedNode) -> float:
 
 
 def _warns(builder: PlanBuilder, node: ManagedNode) -> bool:
-    """Return True if this node has just failed so that nothing should be begun now under any name."""
+    """Return True if this node has just failed so that nothing should be begun now under any name.
+
+    What cannot be cleared away, such as what its hypervisor will not delete, holds up nobody for longer.
+    """
     next_s = node.retry.not_before_s
-    if node.phase is Phase.FAILED and next_s is not None and builder.now_s < next_s:
-        builder.wake_at(next_s)
-    elif not _boot_just_failed(builder, node):
+    if _boot_just_failed(builder, node):
+        next_s = node.since_s + builder.policies.scale.backoff_s(node.retry.failures + 1)
+    elif node.phase is not Phase.FAILED:
         return False
-    # How long to wait after a failure is known as soon as it is cleared away.
+    if next_s is None or builder.now_s >= next_s:
+        return False
+    builder.wake_at(next_s)
     _refuse(builder, node)
     return True
 

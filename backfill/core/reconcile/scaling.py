@@ -41,44 +41,40 @@ def plan_scale(builder: PlanBuilder) -> None:
         return  # the next step goes on
     tell_hopeless(builder)
     _reclaim(builder)
-    _let_forgotten_go(builder)
-    _let_fallen_go(builder)
-    _make_way(builder)
+    leave = set[str]()  # names of those that are let go: whyever, all count for the same limits
+    _let_forgotten_go(builder, leave)
+    _let_fallen_go(builder, leave)
+    _make_way(builder, leave)
     wanted = _wanted(builder)
     _tell_apart(builder, wanted)
     short = [want for want in wanted if want.lacking > 0]
     spare = _spare(builder, wanted)
     own = idle_for_own(builder, spare) if not short or first_of_all(builder) else []
     if own:
-        _let_go(builder, own, "a job's own machines need its room", after_s=0.0)
+        _let_go(builder, leave, own, "a job's own machines need its room", after_s=0.0)
     elif not short and _await_room(builder):
-        _shrink(builder, spare, in_need=True)
+        _shrink(builder, leave, spare, in_need=True)
     elif not short and _idle_count(builder) < policies.scale.warm:
         _grow(builder, wanted[-1])
     elif not any(_grow(builder, want) for want in short):
-        _shrink(builder, spare, in_need=bool(short))
+        _shrink(builder, leave, spare, in_need=bool(short))
 
 
-def _let_forgotten_go(builder: PlanBuilder) -> None:
+def _let_forgotten_go(builder: PlanBuilder, leave: set[str]) -> None:
     """Let idle ones go that were taken over and that Slurm keeps for a job of which no record tells.
 
     They take no job that waits, and their reservation ends with them. One whose owner comes stays.
     """
     world, policies = builder.world, builder.policies
-    for name in sorted(world.ready.kept):
-        node = world.managed[name]
-        if not node.found or node.job or image_of(policies, node) in policies.environments.private:
-            continue
-        if node.host not in world.hosts:
-            continue  # as in _idle
-        due_s = (node.idle_since_s or 0.0) + policies.scale.idle_s
-        builder.wake_at(due_s)
-        if builder.now_s >= due_s:
-            reason = "taken over, idle, and reserved for a job of which no record tells"
-            builder.become(node, Phase.DRAINING, reason, stop=NodeStop(float(builder.now_s)))
+    private, forgotten = policies.environments.private, []
+    for node in (world.managed[name] for name in sorted(world.ready.kept)):
+        ours = not node.found or node.job or image_of(policies, node) in private
+        if not ours and node.host in world.hosts:  # as in _idle
+            forgotten.append(node)
+    _let_go(builder, leave, forgotten, "taken over and reserved for a job of which no record tells")
 
 
-def _let_fallen_go(builder: PlanBuilder) -> None:
+def _let_fallen_go(builder: PlanBuilder, leave: set[str]) -> None:
     """Let idle ones go that Slurm shows as DOWN, whoever set them so: they take no job that waits.
 
     That word of Slurm's is not touched; the next life of the name begins without it.
@@ -90,7 +86,7 @@ def _let_fallen_go(builder: PlanBuilder) -> None:
             builder.wake_at(sure_s)
         elif world.managed[name].host in world.hosts:
             fallen.append(world.managed[name])
-    _let_go(builder, fallen, "Slurm shows it as DOWN")
+    _let_go(builder, leave, fallen, "Slurm shows it as DOWN")
 
 
 def _await_room(builder: PlanBuilder) -> bool:
@@ -325,16 +321,17 @@ def _spare(builder: PlanBuilder, wanted: Sequence[Want]) -> list[ManagedNode]:
     return sorted(idle, key=lambda m: (m.idle_since_s or 0.0, m.name))
 
 
-def _shrink(builder: PlanBuilder, spare: Sequence[ManagedNode], *, in_need: bool) -> None:
+def _shrink(builder: PlanBuilder, leave: set[str], spare: Sequence[ManagedNode], *, in_need: bool) -> None:
     """Let the longest idle ones go, as far as `warm` does not want them.
 
     `in_need`: other kinds could not be made for want of something that these may have.
     """
     warm = 0 if in_need else builder.policies.scale.warm
-    _let_go(builder, spare[: max(0, len(spare) - warm)], "nobody waits")
+    spare = [m for m in spare if m.name not in builder.world.ready.down]  # none of these is warm
+    _let_go(builder, leave, spare[: max(0, len(spare) - warm)], "nobody waits")
 
 
-def _make_way(builder: PlanBuilder) -> None:
+def _make_way(builder: PlanBuilder, leave: set[str]) -> None:
     """Let idle ones go whose room stopped work waits for: `warm` keeps none of these.
 
     On its own host it can wait until they have been idle for long. Work whose patience may be over
@@ -343,9 +340,9 @@ def _make_way(builder: PlanBuilder) -> None:
     if not builder.world.fleet.count_in(Phase.PARKED):
         return
     found = [m for m in _idle(builder) if m.idle_since_s is not None and _in_the_way(builder, m)]
-    _let_go(builder, sorted(found, key=lambda m: m.name), "stopped work needs its room")
+    _let_go(builder, leave, sorted(found, key=lambda m: m.name), "stopped work needs its room")
     going = idle_for_stopped(builder, _idle(builder))
-    _let_go(builder, going, "stopped work that can hardly wait needs its room", after_s=0.0)
+    _let_go(builder, leave, going, "stopped work that can hardly wait needs its room", after_s=0.0)
 
 
 def _in_the_way(builder: PlanBuilder, node: ManagedNode) -> bool:
@@ -356,25 +353,31 @@ def _in_the_way(builder: PlanBuilder, node: ManagedNode) -> bool:
 
 
 def _let_go(
-    builder: PlanBuilder, nodes: Sequence[ManagedNode], why: str, after_s: float | None = None
+    builder: PlanBuilder,
+    leave: set[str],
+    nodes: Sequence[ManagedNode],
+    why: str,
+    after_s: float | None = None,
 ) -> None:
     """Let these go one after the other once they have been idle for long, as quickly as limits allow.
 
-    `after_s`: how long that is; None: `scale.idle_s`.
+    `leave`: who goes already. `after_s`: how long that is; None: `scale.idle_s`.
     """
     scale, limits = builder.policies.scale, builder.policies.limits
     if not nodes:
         return
     long_s = scale.idle_s if after_s is None else after_s
-    begun = 0
     disrupted = builder.world.fleet.count_in(Phase.DRAINING, Phase.REMOVING)
     most = most_disruptions(builder.world, builder.policies)
     leaving = builder.world.fleet.left_since(builder.now_s - MINUTE_S) if scale.shrink_per_min else 0
     for node in sorted(nodes, key=lambda m: not answers(builder.world, m.host)):
         due_s = (node.idle_since_s or 0.0) + long_s
+        if node.name in leave:
+            continue
         if builder.now_s < due_s:
             builder.wake_at(due_s)
             continue
+        begun = len(leave)
         removing = begun + removals(builder.world, node.host, Phase.DRAINING, Phase.REMOVING)
         if removing >= limits.removals_at_once:
             at_once = limit("limits.removals_at_once", limits.removals_at_once)
@@ -384,13 +387,12 @@ def _let_go(
             builder.refuse(node.name, Goal.REMOVAL, because(Code.BUDGET_DISRUPTIONS, most=most))
             builder.wake_at(budgets_change_s(builder.world, builder.policies))
             return
-        slow = scale.may_shrink(leaving)
+        slow = scale.may_shrink(leaving + begun)
         if slow:
             builder.refuse(node.name, Goal.REMOVAL, slow)
             builder.wake_at(builder.world.fleet.left_back_s(scale.shrink_per_min) + MINUTE_S)
             return
-        leaving += 1
-        begun += 1
+        leave.add(node.name)
         reason = f"idle for {long_s:.0f} s, {why}" if long_s else f"idle, and {why}"
         builder.become(node, Phase.DRAINING, reason, stop=NodeStop(float(builder.now_s)))
 
