@@ -478,27 +478,41 @@ def test_every_defect_can_be_planted() -> None:
 
 
 def test_what_could_not_be_looked_at_is_not_said_to_be_well(tmp_path: Path) -> None:
-    """Without Slurm or without a single host, some checks have nothing before them."""
-    assert examine(sound(tmp_path)).unseen == {}
+    """Without Slurm, a host or a section of the policy file, some checks have nothing before them."""
+    unused = {
+        "users can ask for machines of their own": "own_machines.enabled is false",
+        "Salt": "salt is not configured",
+        "the HTCondor pool answers": "condor is not configured",
+    }
+    assert examine(sound(tmp_path)).unseen == unused
     dumb = examine(_facts(slurm=None, slurm_problem="no answer")(sound(tmp_path)))
     assert dumb.unseen["slurm.conf has what we need"] == "Slurm does not answer"
+    assert dumb.unseen["addresses lead to slurmctld"] == "Slurm does not answer"
     assert "hosts can run such guests" not in dumb.unseen
     silent = HostFacts("bm1", "cannot reach libvirt on bm1", directory="/srv/backfill")
     dark = examine(_facts(hosts=(silent,))(sound(tmp_path)))
-    assert set(dark.unseen.values()) == {"no host is seen"}
+    assert set(dark.unseen.values()) - set(unused.values()) == {"no host is seen", "not every host answers"}
     half = examine(_facts(hosts=(silent, _host()))(sound(tmp_path)))
-    assert half.unseen == {}
+    assert half.unseen == unused | {"addresses are free": "not every host answers"}
+    asked = examine(_asking(PoolFacts(token_left_s=1e8))(sound(tmp_path)))
+    assert "the HTCondor pool answers" not in asked.unseen
 
 
 # --- looking ---------------------------------------------------------------------------------------
 
 
-def test_a_missing_policy_file_is_the_first_fault(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_missing_policy_file_is_the_first_fault(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`backfill setup` writes the usual one, and no other."""
     assert main(["doctor", "--config", str(tmp_path / "none.yaml"), "--json"]) == 1
     told = json.loads(capsys.readouterr().out)
     (found,) = [finding for findings in told["checks"].values() for finding in findings]
     assert found["code"] == "policy-unreadable"
-    assert "backfill setup" in found["mend"]
+    assert found["mend"] == "check the path"
+    monkeypatch.setattr(doctor, "DEFAULT_POLICY", str(tmp_path / "none.yaml"))
+    assert main(["doctor", "--config", str(tmp_path / "none.yaml")]) == 1
+    assert "write it: backfill setup" in capsys.readouterr().out
     assert told["sound"] is False
 
 
@@ -556,7 +570,7 @@ def test_mistakes_of_the_file_are_told_with_their_lines(
 
 
 def test_a_user_that_is_not_there_cannot_look(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["doctor", "--user", "nobody-of-ours"]) == 2
+    assert main(["doctor", "--user", "nobody-of-ours"]) == 1
     assert "there is no user nobody-of-ours" in capsys.readouterr().err
 
 
@@ -566,7 +580,9 @@ def test_grades_make_the_status(tmp_path: Path) -> None:
     assert not found.has(Grade.FAULT)
 
 
-def test_a_user_without_a_name_is_told_by_its_number(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_user_without_a_name_is_told_by_its_number(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
     """As in a container that runs as a number."""
 
     def nameless(uid: int) -> None:
@@ -575,3 +591,6 @@ def test_a_user_without_a_name_is_told_by_its_number(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(pwd, "getpwuid", nameless)
     found = doctor.unreadable(tmp_path / "policy.yaml", FileNotFoundError(2, "No such file or directory"))
     assert found.what.startswith(f"{os.geteuid()} cannot read ")
+    monkeypatch.setattr(doctor, "look", lambda config: sound(tmp_path))
+    assert main(["doctor", "--config", str(tmp_path / "policy.yaml"), "--json"]) == 1
+    assert json.loads(capsys.readouterr().out)["user"] == str(os.geteuid())

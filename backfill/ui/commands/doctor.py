@@ -21,7 +21,7 @@ from backfill.ui.doctor.facts import Facts
 from backfill.ui.doctor.findings import Defect, Finding, Grade
 from backfill.ui.doctor.guest_life import live
 from backfill.ui.doctor.look import look
-from backfill.ui.parser import DEFAULT_POLICY, say
+from backfill.ui.parser import DEFAULT_POLICY, NO_PERMISSION, say
 from backfill.ui.terminal import sign
 
 SOUND, FAULTY, BLIND = 0, 1, 2
@@ -56,10 +56,10 @@ def run_doctor(args: argparse.Namespace) -> int:
             user = pwd.getpwnam(name)
         except KeyError:
             say(f"there is no user {name} here; name the daemon's")
-            return BLIND
+            return FAULTY
         if user.pw_uid != os.geteuid() != 0:
             say(f"only root can look as {name}; run this as root or as {name}")
-            return BLIND
+            return NO_PERMISSION
         if user.pw_uid != os.geteuid():
             args.config = args.config.absolute()
             _become(user)
@@ -107,8 +107,10 @@ def unreadable(path: Path, error: OSError) -> Finding:
     """Say why this user cannot read the policy file, and how that is mended."""
     who = user_name()
     match error:
-        case FileNotFoundError():
+        case FileNotFoundError() if path.absolute() == Path(DEFAULT_POLICY):
             mend = "write it: backfill setup"
+        case FileNotFoundError():
+            mend = "check the path"
         case PermissionError():
             mend = _opened(path.absolute())
         case _:
@@ -167,7 +169,7 @@ def _show(args: argparse.Namespace, diagnosis: Diagnosis) -> int:
         print_json(
             {
                 "sound": status == SOUND,
-                "user": pwd.getpwuid(os.geteuid()).pw_name,
+                "user": user_name(),
                 "checks": {
                     title: [finding.to_json() for finding in found] for title, found in diagnosis.findings
                 },

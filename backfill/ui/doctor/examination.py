@@ -19,13 +19,29 @@ class Sight(Enum):
     OWN = ""
     SLURM = "Slurm does not answer"
     HOSTS = "no host is seen"
+    ALL_HOSTS = "not every host answers"
+    OWN_MACHINES = "own_machines.enabled is false"
+    SALT = "salt is not configured"
+    CONDOR = "condor is not configured"
 
     def of(self, facts: Facts) -> bool:
         """Return True if there is something to look at."""
-        if self is Sight.SLURM:
-            return facts.slurm is not None
-        libvirts = [host for host in facts.hosts if host.directory]
-        return self is Sight.OWN or not libvirts or any(host.inspection is not None for host in libvirts)
+        match self:
+            case Sight.OWN:
+                return True
+            case Sight.SLURM:
+                return facts.slurm is not None
+            case Sight.HOSTS:
+                libvirts = [host for host in facts.hosts if host.directory]
+                return not libvirts or any(host.inspection is not None for host in libvirts)
+            case Sight.ALL_HOSTS:
+                return not any(host.problem for host in facts.hosts)
+            case Sight.OWN_MACHINES:
+                return facts.config.policies.own_machines.enabled
+            case Sight.SALT:
+                return facts.config.salt is not None
+            case Sight.CONDOR:
+                return facts.config.condor is not None
 
 
 CHECKS: tuple[tuple[str, Look, Sight], ...] = (
@@ -46,11 +62,12 @@ CHECKS: tuple[tuple[str, Look, Sight], ...] = (
     ("images are there and whole", machine.images, Sight.OWN),
     ("hosts see directories and images", hosts.shared_files, Sight.HOSTS),
     ("links of others are not followed", hosts.links, Sight.HOSTS),
-    ("addresses are free, and lead to slurmctld", machine.addresses, Sight.OWN),
+    ("addresses are free", machine.addresses, Sight.ALL_HOSTS),
+    ("addresses lead to slurmctld", machine.way_to_slurmctld, Sight.SLURM),
     ("a hook is heard", slurm.hooks, Sight.SLURM),
-    ("users can ask for machines of their own", slurm.options, Sight.OWN),
-    ("Salt", machine.salt, Sight.OWN),
-    ("the HTCondor pool answers", machine.pool, Sight.OWN),
+    ("users can ask for machines of their own", slurm.options, Sight.OWN_MACHINES),
+    ("Salt", machine.salt, Sight.SALT),
+    ("the HTCondor pool answers", machine.pool, Sight.CONDOR),
 )
 
 

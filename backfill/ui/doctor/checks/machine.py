@@ -234,7 +234,7 @@ def _closed(facts: Facts, path: str, place: PlaceFacts) -> Iterator[Finding]:
 
 
 def addresses(facts: Facts) -> Iterator[Finding]:
-    """Guests' addresses are free, and from them slurmctld can be reached."""
+    """Nobody has an address that is meant for a guest."""
     for name, address in sorted(facts.taken.items()):
         yield Finding(
             Defect.ADDRESS_TAKEN,
@@ -242,6 +242,10 @@ def addresses(facts: Facts) -> Iterator[Finding]:
             f"something answers at {address}, which is meant for {name}, and no instance of ours is there",
             "choose a free range for instances.addresses",
         )
+
+
+def way_to_slurmctld(facts: Facts) -> Iterator[Finding]:
+    """From the guests' addresses slurmctld can be reached."""
     if facts.config.libvirt is None:
         return
     around = facts.config.libvirt.surroundings
