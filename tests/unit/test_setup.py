@@ -22,6 +22,7 @@ from backfill.ports.workload import ClusterObservation
 from backfill.ui.cli import main
 from backfill.ui.commands import setup
 from backfill.ui.setup import steps
+from backfill.ui.setup import survey as surveyed
 from backfill.ui.setup.plan import Places, catalogue, drop_in_text, policy, texts
 from backfill.ui.setup.slurm_lines import Needs, with_our_lines
 from backfill.ui.setup.steps import MakeFolder, Owner, RunCommand, Step, StepError, UndoRecord, WriteFile
@@ -453,6 +454,15 @@ class Cluster:
 
     def observe(self) -> ClusterObservation:
         return ClusterObservation(0.0, {}, {"1": Job("1", 1, "htc", self.state)})
+
+
+def test_a_comment_in_fstab_may_be_in_any_encoding(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "fstab").write_bytes("# über\n10.0.0.6:/home /home nfs rw\n".encode("latin-1"))
+    (tmp_path / "slurm.conf").write_text(PLAIN)
+    monkeypatch.setattr(surveyed, "_FSTAB", tmp_path / "fstab")
+    monkeypatch.setattr(surveyed, "SlurmManager", Cluster)
+    found = surveyed.survey(tmp_path / "slurm.conf", (), "qemu+tcp://{name}/system")
+    assert found.mounts == ("10.0.0.6:/home /home nfs rw",)
 
 
 def test_nothing_is_taken_back_where_nobody_knows_what_is_at_work(

@@ -94,7 +94,7 @@ def survey(conf: Path, names: Sequence[str], uri: str) -> Survey:
     chosen = [node for node in nodes.values() if not is_dynamic(node) and (not names or node.name in names)]
     texts = {"slurm.conf": read_or_empty(conf), "cgroup.conf": read_or_empty(conf.with_name("cgroup.conf"))}
     port = re.match(r"\d+", settings.raw.get("SlurmctldPort", ""))
-    mounted = mounted_in(Path("/proc/mounts").read_text())
+    mounted = mounted_in(Path("/proc/mounts").read_text(errors="surrogateescape"))
     return Survey(
         settings,
         tuple(map(address_of, settings.controllers or ("localhost",))),
@@ -104,7 +104,7 @@ def survey(conf: Path, names: Sequence[str], uri: str) -> Survey:
         tuple(_host(node, uri, conf) for node in sorted(chosen, key=lambda node: node.name)),
         tuple(place for place, kind in mounted.items() if kind in _NETWORK_FILES),
         texts,
-        mounts_in(_FSTAB.read_text()) if _FSTAB.exists() else (),
+        mounts_in(_FSTAB.read_text(errors="surrogateescape")) if _FSTAB.exists() else (),
         jobs_of(seen),
         tuple(mounted),
     )
