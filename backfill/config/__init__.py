@@ -3,7 +3,7 @@
 from backfill.config.catalogue import confined
 from backfill.config.images import ImageEntry
 from backfill.config.live import conflicts, hints, hints_of_file
-from backfill.config.load import check, check_text, load
+from backfill.config.load import check_text, load
 from backfill.config.model import (
     CallLimits,
     Config,
@@ -33,7 +33,6 @@ __all__ = [
     "Provider",
     "SlurmSettingsFile",
     "SurroundingsEntry",
-    "check",
     "check_text",
     "confined",
     "conflicts",

@@ -29,15 +29,6 @@ def load(path: str | os.PathLike[str]) -> Config:
     return config
 
 
-def check(path: str | os.PathLike[str]) -> list[Problem]:
-    """Everything that is wrong with the file, in its order; empty when it can be used."""
-    try:
-        load(path)
-    except ConfigError as error:
-        return list(error.problems)
-    return []
-
-
 def check_text(text: str, name: str) -> list[Problem]:
     """Return everything that is wrong with a text from outside, by itself. `name`: how the file is called.
 

@@ -295,9 +295,11 @@ def checksums(folder: Path) -> str:
 def problems(folder: Path) -> list[str]:
     """Compare an image's parts with its own checksums; one sentence for each difference."""
     listed = folder / "checksums"
-    if not listed.exists():
-        return [f"{folder} has no checksums; remove it and build it again"]
     try:
+        if not folder.is_dir():
+            return [f"there is no folder {folder}; check the path"]
+        if not listed.exists():
+            return [f"{folder} has no checksums; remove it and build it again"]
         then = listed.read_text(errors="replace").splitlines()
         now = checksums(folder).splitlines()
     except FileNotFoundError as error:

@@ -15,7 +15,7 @@ from backfill.ui.command_line import (
     command_parsers,
 )
 from backfill.ui.outfile import OutputError
-from backfill.ui.parser import BAD_DATA, INTERRUPTED, OK, UNAVAILABLE, USAGE, Parser, say
+from backfill.ui.parser import BAD_DATA, INTERRUPTED, NO_PERMISSION, OK, UNAVAILABLE, USAGE, Parser, say
 from backfill.ui.terminal import be_quiet_from_now, guarded_streams
 
 # What only some sites need: the package, and the extra that brings it.
@@ -50,6 +50,10 @@ def _main(words: list[str]) -> int:
     except OutputError as error:
         say(str(error))
         return BAD_DATA
+    except OSError as error:
+        if error.filename is None:  # of no file that somebody has named: a fault of the program's
+            raise
+        return _told(error)
     except ModuleNotFoundError as error:
         package = (error.name or "").partition(".")[0]
         if package not in _EXTRAS:
@@ -57,6 +61,14 @@ def _main(words: list[str]) -> int:
         say(f"{package} is not installed; pip install 'backfill[{_EXTRAS[package]}]'")
         return UNAVAILABLE
     return status
+
+
+def _told(error: OSError) -> int:
+    """Say which file is of no use; what a command knows more about, it says itself."""
+    denied = isinstance(error, PermissionError)
+    remedy = "ask its owner, or try as root" if denied else "check the path"
+    say(f"{error.filename}: {error.strerror}; {remedy}")
+    return NO_PERMISSION if denied else BAD_DATA
 
 
 def _run(words: list[str]) -> int:

@@ -224,7 +224,20 @@ def _named(args: argparse.Namespace) -> Asking:
         from backfill.ui.remote import RemoteClient  # TLS is loaded for those alone who need it
 
         return RemoteClient(args.url, args.ca)
-    return Client(str(Path(args.socket).expanduser()))
+    return Client(socket_of(args))
+
+
+def socket_of(args: argparse.Namespace) -> str:
+    """Return the path that --socket names. AskError where it names none."""
+    if not args.socket:
+        raise AskError(f"--socket is empty; name the daemon's, such as {DEFAULT_SOCKET}", USAGE)
+    try:
+        return str(Path(args.socket).expanduser())
+    except RuntimeError as error:
+        user = args.socket.partition("/")[0]
+        raise AskError(
+            f"--socket {args.socket}: there is no home of {user}; write the whole path", USAGE
+        ) from error
 
 
 def present(

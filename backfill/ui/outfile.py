@@ -26,7 +26,7 @@ def require_writable(outputs: Iterable[Path | None], inputs: Iterable[Path | Non
             continue
         problem = _problem(path)
         whole = path.resolve()
-        if path.is_file() or not path.exists():
+        if problem is None and (path.is_file() or not path.exists()):
             if whole in seen:
                 problem = "two files would have this name; give each its own"
             if whole in read:
@@ -37,6 +37,13 @@ def require_writable(outputs: Iterable[Path | None], inputs: Iterable[Path | Non
 
 
 def _problem(path: Path) -> str | None:
+    try:
+        return _seen(path)
+    except OSError as error:
+        return f"{error.strerror}; choose another place"
+
+
+def _seen(path: Path) -> str | None:
     if path.is_dir():
         return "it is a directory; name a file in it"
     if path.exists() and not path.is_file():

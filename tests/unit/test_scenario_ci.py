@@ -95,8 +95,8 @@ def test_two_policies_on_one_scenario(here: Path, capsys: pytest.CaptureFixture[
         (["--against", "kill.yaml"], 2, "--against needs --policy FILE"),
         (["--policy", "none.yaml"], 65, "cannot be read: No such file"),
         (["--policy", "other.yaml"], 65, "does not fit the scenario: its jobs[1].partition is"),
-        (["--junit", "none/x.xml"], 1, "cannot write none/x.xml: there is no directory"),
-        (["--junit", "s.yaml"], 1, "it is one of the inputs"),
+        (["--junit", "none/x.xml"], 65, "cannot write none/x.xml: there is no directory"),
+        (["--junit", "s.yaml"], 65, "it is one of the inputs"),
     ],
 )
 def test_what_cannot_be_played_is_one_sentence(

@@ -45,7 +45,15 @@ class JournalReader:
     def __init__(self, path: Path | str) -> None:
         """Open it. Raise NotFoundError, or BadOutputError for a file that is not a sound journal."""
         self.path = Path(path)
-        if not self.path.exists():
+        try:
+            there = self.path.exists()
+        except OSError as error:
+            raise RefusedError(
+                str(self.path),
+                f"the journal cannot be read: {error.strerror}",
+                "check the path, or try as root",
+            ) from error
+        if not there:
             raise NotFoundError(
                 str(self.path), "there is no journal", "start the daemon once, or name another file"
             )

@@ -16,12 +16,20 @@ def folder() -> Path:
     return next((place for place in _PLACES if place.is_dir()), Path("scenarios"))
 
 
+def there(path: Path) -> bool:
+    """Return False for what is not there. Whoever opens the rest says why, if it cannot be looked at."""
+    try:
+        return path.exists()
+    except OSError:
+        return True
+
+
 def located(path: Path) -> Path:
     """Return the file that `path` names: itself if it is there, else one of ours, else `path`.
 
     `first_day`, `papers/slurm-v.yaml` and `scenarios/traces/poisson.swf` all name one of ours.
     """
-    if path.exists() or path.is_absolute() or ".." in path.parts:
+    if there(path) or path.is_absolute() or ".." in path.parts:
         return path
     parts = path.parts[1:] if path.parts[:1] == ("scenarios",) else path.parts
     inside = folder().joinpath(*parts)

@@ -77,7 +77,6 @@ def run_demo(args: argparse.Namespace) -> int:
     from backfill.lab.spec import LabError
     from backfill.ports.errors import DriverError
     from backfill.ui.commands import demo_lab
-    from backfill.ui.outfile import OutputError
 
     try:
         variants = _variants(args)
@@ -92,7 +91,7 @@ def run_demo(args: argparse.Namespace) -> int:
         for line in str(error).splitlines():
             say(line)
         return error.code
-    except (LabError, DriverError, OutputError) as error:
+    except (LabError, DriverError) as error:
         say(str(error))
         return NO
     if live and args.keep and not args.json:

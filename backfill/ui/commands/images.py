@@ -78,8 +78,11 @@ def _image(config: Config, name: str, entry: ImageEntry) -> dict[str, object]:
 def _problem(entry: ImageEntry) -> str | None:
     """Say what is wrong with the image's files, or None."""
     for path in filter(None, (entry.kernel, entry.initrd, entry.disk, entry.user_data)):
-        if not Path(path).is_file():
-            return f"{path} is missing"
+        try:
+            if not Path(path).is_file():
+                return f"{path} is missing"
+        except OSError as error:
+            return f"{path} cannot be read: {error.strerror}"
     if not entry.sha256:
         return None
     try:

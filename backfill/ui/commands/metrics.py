@@ -5,20 +5,22 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from backfill.ui.client import Answer, AskError, Asking, add_reading, guarded, print_json
-from backfill.ui.outfile import OutputError, write_text
-from backfill.ui.parser import BAD_DATA, OK, UNAVAILABLE, say
+from backfill.ui.client import Answer, AskError, Asking, add_place, guarded, print_json
+from backfill.ui.outfile import write_text
+from backfill.ui.parser import OK, UNAVAILABLE
 
 
 def add_metrics_arguments(parser: argparse.ArgumentParser) -> None:
     """Options."""
-    add_reading(parser)
-    parser.add_argument(
+    either = parser.add_mutually_exclusive_group()
+    either.add_argument("--json", action="store_true", help="print the daemon's answer as JSON")
+    either.add_argument(
         "--out",
         type=Path,
         metavar="FILE",
         help="replace this file as a whole, such as one that node_exporter's textfile collector reads",
     )
+    add_place(parser)
 
 
 def run_metrics(args: argparse.Namespace) -> int:
@@ -43,11 +45,7 @@ def run_metrics(args: argparse.Namespace) -> int:
             write_text(args.out, [_text(families)])
         return OK
 
-    try:
-        return guarded(work, args)
-    except OutputError as error:
-        say(str(error))
-        return BAD_DATA
+    return guarded(work, args)
 
 
 def _text(families: list[Answer]) -> str:

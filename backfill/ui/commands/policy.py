@@ -47,11 +47,13 @@ def run_policy(args: argparse.Namespace) -> int:
 
 
 def _check(args: argparse.Namespace) -> int:
-    from backfill.config import check, hints_of_file, load
+    from backfill.config import ConfigError, hints_of_file, load
 
-    problems = check(args.file)
-    if not problems:
-        config = load(args.file)
+    try:
+        config = load(args.file)  # once: it may be a pipe
+    except ConfigError as error:
+        problems = list(error.problems)
+    else:
         for hint in hints_of_file(config):
             say(f"{args.file}: {hint}")
         problems = _constraint(args.file, config)
@@ -107,10 +109,14 @@ def _reload(client: Asking, *, as_json: bool) -> int:
 
 
 def _compare(args: argparse.Namespace) -> int:
-    try:
-        text = args.file.read_text(encoding="utf-8")
-    except (OSError, ValueError) as error:
-        say(f"{args.file} cannot be read: {error}")
+    from backfill.config.files import read_text
+    from backfill.config.reader import Reader
+
+    reader = Reader(str(args.file))
+    text = read_text(reader, args.file, "policy file")
+    if text is None:
+        for problem in reader.problems:
+            print(problem, file=sys.stderr)
         return BAD_DATA
     return guarded(lambda client: _compared(client, text, args), args)
 

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from backfill.sim.replay.bare import replay
-from backfill.sim.scenarios.shipped import located, remedy
+from backfill.sim.scenarios.shipped import located, remedy, there
 from backfill.sim.schedulers.machine import SCHEDULERS, TIES
 from backfill.sim.schedulers.reservations import PoolEntry
 from backfill.sim.traces.reader import READERS, read_trace
@@ -189,7 +189,7 @@ def run_replay(args: argparse.Namespace) -> int:
         from backfill.ui.commands.replay_journal import run_journal
 
         return run_day(args) if args.last else run_journal(args)
-    if not located(args.trace).exists():
+    if not there(located(args.trace)):
         what = "there is no such file, and no trace or scenario of ours is called so"
         sys.stderr.write(f"backfill: {args.trace}: {what}; {remedy(args.trace)}\n")
         return BAD_DATA
@@ -265,7 +265,7 @@ def _misuse(args: argparse.Namespace, given: Sequence[str]) -> str | None:
         wrong = _surplus([name for name in given if name != "learn"], _BARE, why)
         if not wrong and "learn" in given:
             wrong = _NOT_WITH_POLICY["learn"]
-    if not wrong and args.cluster is None and located(args.trace).exists():
+    if not wrong and args.cluster is None and there(located(args.trace)):
         return "a trace needs --cluster NODESxCPUS, for example --cluster 128x1"
     return wrong
 

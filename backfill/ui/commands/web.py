@@ -11,7 +11,7 @@ import time
 from ipaddress import ip_address
 from pathlib import Path
 
-from backfill.ui.client import add_socket
+from backfill.ui.client import AskError, add_socket, socket_of
 from backfill.ui.parser import BAD_CONFIG, OK, UNAVAILABLE, USAGE, say
 
 DEFAULT_PORT = 6834
@@ -66,7 +66,8 @@ def _serve(args: argparse.Namespace) -> int:
     try:
         address, port = endpoint(args.listen)
         pair = _pair(args, loopback=ip_address(address).is_loopback)
-    except (ValueError, TlsError) as error:
+        asked = socket_of(args)
+    except (ValueError, TlsError, AskError) as error:
         say(str(error))
         return USAGE
     if os.geteuid() == 0:
@@ -78,7 +79,7 @@ def _serve(args: argparse.Namespace) -> int:
         return UNAVAILABLE
     logging.basicConfig(level=logging.INFO, format="%(levelname)s %(message)s")
     config = uvicorn.Config(
-        make_app(Gateway(str(Path(args.socket).expanduser())), max(1, args.rate)),
+        make_app(Gateway(asked), max(1, args.rate)),
         http=PatientProtocol,
         ws="none",
         log_config=None,
