@@ -12,7 +12,7 @@ from queue import Empty, SimpleQueue
 from typing import Protocol
 
 from backfill.core.model.plan import AnswerClaim
-from backfill.core.model.sentences import visible
+from backfill.core.model.visible import visible
 from backfill.core.policy import PolicySet
 from backfill.core.world import World
 from backfill.engine.addresses import AddressBook

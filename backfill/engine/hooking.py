@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 from backfill.core.model import changes as ch
 from backfill.core.model.plan import AnswerClaim
-from backfill.core.model.sentences import visible
+from backfill.core.model.visible import visible
 from backfill.core.world import World
 from backfill.engine.connection_limiter import Refused
 from backfill.engine.messages import HookCall

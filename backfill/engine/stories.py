@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 
 from backfill.engine.narrate import story_line
 from backfill.ports.storage import Journal, Record, RecordWindow
@@ -61,7 +61,7 @@ class Stories:
         for record in self._read(RecordWindow(after, before, newest=newest), budget):
             first_id = first_id or record.id
             if text := _line(record):
-                found.append({**asdict(record), "text": text})
+                found.append(_shown(record, text))
                 size += len(str(record.body))
             if len(found) >= limit or size >= ANSWER_BYTES:
                 break
@@ -105,6 +105,17 @@ class Stories:
             if window.newest and end <= 1:
                 return
             time.sleep(max(_REST_S, time.monotonic() - began_s))
+
+
+def _shown(record: Record, text: str) -> Body:
+    return {
+        "at_s": record.at_s,
+        "kind": record.kind,
+        "subject": record.subject,
+        "body": record.body,  # itself: a copy of it would take longer than to read it
+        "id": record.id,
+        "text": text,
+    }
 
 
 def _line(record: Record) -> str:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Protocol, cast
 
 from backfill.core.model.quantities import parse_hostlist
-from backfill.core.model.sentences import escaped, visible
+from backfill.core.model.visible import escaped, visible
 from backfill.ui.parser import DEFAULT_POLICY, NO, NO_PERMISSION, OK, UNAVAILABLE, USAGE, say
 from backfill.ui.terminal import carried
 

@@ -135,7 +135,10 @@ def _is_scenario(word: str) -> bool:
 
 
 def build_parser(declared: Sequence[Command] = ()) -> Parser:
-    """Make the parser of all commands; only `declared` ones have their arguments, as that imports."""
+    """Make the parser of all commands; only `declared` ones have one of their own.
+
+    Arguments are imported, and each parser takes its time: the others are no more than known words.
+    """
     modules = {c.name: c for c in declared}
     parser = Parser(prog="backfill", description=_ABOUT, epilog=_epilog(), usage=_USAGE)
     parser.add_argument(
@@ -144,12 +147,14 @@ def build_parser(declared: Sequence[Command] = ()) -> Parser:
     commands = parser.add_subparsers(
         dest="command", metavar="COMMAND", help=argparse.SUPPRESS, prog=parser.prog
     )
+    word = Parser(prog=parser.prog)
     for command in COMMANDS:
+        if command.name not in modules:
+            commands.choices[command.name] = word
+            continue
         about = command.help[0].upper() + command.help[1:] + "."
         # Without `help` it is in no list: the list by groups is in the epilog.
-        one = commands.add_parser(command.name, description=about)
-        if command.name in modules:
-            modules[command.name].add_arguments(one)
+        modules[command.name].add_arguments(commands.add_parser(command.name, description=about))
     return parser
 
 

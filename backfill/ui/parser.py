@@ -9,7 +9,7 @@ import sys
 from collections.abc import Iterable, Sequence
 from typing import Any, NoReturn
 
-from backfill.core.model.sentences import visible
+from backfill.core.model.visible import visible
 
 OK = 0
 NO = 1  # the answer is no, or the request failed

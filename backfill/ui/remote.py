@@ -13,7 +13,7 @@ import uuid
 from pathlib import Path
 from typing import Any, NoReturn, cast
 
-from backfill.core.model.sentences import visible
+from backfill.core.model.visible import visible
 from backfill.ui.client import Answer, AskError, shown
 from backfill.ui.parser import NO, NO_PERMISSION, UNAVAILABLE, USAGE
 
@@ -65,15 +65,10 @@ class RemoteClient:
         if not _can_be_called(self._url):
             raise AskError(f"'{url}' is no address of a web service; write it as https://ctl:6834", USAGE)
         self._token = _token()
-        try:
-            context = ssl.create_default_context()
-            if ca is not None:
-                context.load_verify_locations(ca)
-        except (OSError, ssl.SSLError) as error:
-            raise AskError(f"{ca} holds no certificates: {error}; give a file in PEM", NO) from error
-        self._opener = urllib.request.build_opener(
-            urllib.request.HTTPSHandler(context=context), urllib.request.ProxyHandler({}), _NoRedirect
-        )
+        handlers: list[urllib.request.BaseHandler] = [urllib.request.ProxyHandler({}), _NoRedirect()]
+        if ca is not None:  # without, the machine's own are read at the first connection that needs them
+            handlers.append(urllib.request.HTTPSHandler(context=_trusting(ca)))
+        self._opener = urllib.request.build_opener(*handlers)
 
     def ask(self, question: str, **body: object) -> Answer:
         """Return the daemon's answer with all texts safe to be seen. AskError where there is none."""
@@ -168,6 +163,15 @@ class RemoteClient:
         if error.code == 401 and not self._token:
             sentence += "; put it into SLURM_JWT: export $(scontrol token)"
         return AskError(sentence, _CODES.get(error.code, NO), answer)
+
+
+def _trusting(ca: Path) -> ssl.SSLContext:
+    try:
+        context = ssl.create_default_context()
+        context.load_verify_locations(ca)
+    except (OSError, ssl.SSLError) as error:
+        raise AskError(f"{ca} holds no certificates: {error}; give a file in PEM", NO) from error
+    return context
 
 
 _REDIRECTS = (301, 302, 303, 307, 308)

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import Any, TextIO, cast
 
-from backfill.core.model.sentences import visible
+from backfill.core.model.visible import visible
 from backfill.ui.outfile import OutputError
 
 

@@ -158,14 +158,14 @@ class LivingDaemon:
         self.daemon.inbox.put(Stop("the test is over"))
         self._thread.join()
 
-    def until(self, done: Callable[[], bool]) -> None:
-        """Let simulated time pass until `done`; TimeoutError after 30 real seconds."""
+    def until(self, done: Callable[[], bool], step_s: float = _STEP_S) -> None:
+        """Let simulated time pass until `done`, so much at once; TimeoutError after 30 real seconds."""
         deadline_s = time.monotonic() + _PATIENCE_S
         while not self._asked(done):
             if time.monotonic() > deadline_s:
                 phases = {m.name: f"{m.phase}: {m.reason}" for m in self._managed()}
                 raise TimeoutError(f"not reached in time; nodes: {phases}")
-            self.sim.step_to(self.sim.now_s + _STEP_S)
+            self.sim.step_to(self.sim.now_s + step_s)
 
     def phase(self, node: str) -> Phase | None:
         """The node's phase; only inside `until`."""

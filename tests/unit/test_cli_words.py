@@ -33,6 +33,16 @@ def test_help_imports_no_command() -> None:
     assert done.stdout.rstrip().endswith("[]")
 
 
+def test_a_program_begins_without_the_planner() -> None:
+    """`backfill run` stands before every program that a job starts in its machines."""
+    look = (
+        "import sys; from backfill.ui.cli import main; main(['run']); "
+        "print([m for m in sys.modules if m.startswith(('backfill.core.reconcile', 'backfill.engine'))])"
+    )
+    done = subprocess.run([sys.executable, "-c", look], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"
+
+
 def test_help_names_every_command_and_every_exit_status(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--help"]) == 0
     text = capsys.readouterr().out

@@ -23,7 +23,7 @@ from hypothesis import strategies as st
 from backfill.core.model import changes as ch
 from backfill.core.model.plan import AnswerClaim
 from backfill.core.model.records import encode
-from backfill.core.model.sentences import escaped, visible
+from backfill.core.model.visible import escaped, visible
 from backfill.engine.listener import Listener
 from backfill.engine.messages import Message
 from backfill.engine.queries import Queries

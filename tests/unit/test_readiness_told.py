@@ -83,7 +83,7 @@ def test_a_breaker_opens_says_so_and_closes(ailing: Ailing) -> None:
     """By `status`, by `plan`, and to whoever asks why his job waits; one success ends it."""
     ailing.ail(FACTS[1])
     job = ailing.daemon.sim.submit("htc", 5.0)
-    ailing.daemon.until(ailing.broken)
+    ailing.daemon.until(ailing.broken, step_s=0.5)  # minutes pass before the second one is tried
     for argv in (["status"], ["plan"], ["explain", job]):
         told = ailing.shown(*argv)
         assert "instances in a row failed on" in told, argv

@@ -17,6 +17,8 @@ from backfill.core.model.company import Company
 from backfill.core.model.refusals import Code, Reason, because
 
 WORD = "backfill-vm"
+# What stands there instead, with the reason, when the job gets none.
+NONE_THERE = "no machines on its nodes"
 # Between blanks, or between a site's own separators.
 _TOKEN = re.compile(rf"(?<![^\s;|]){WORD}(?::(?P<pairs>[^\s;|]*))?(?![^\s;|])")
 _LARGEST_MB = 1 << 30

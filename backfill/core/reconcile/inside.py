@@ -14,7 +14,7 @@ from backfill.core.model.cluster import OUR_REASON, Job
 from backfill.core.model.fleet import Flavour, Fleet, FleetState
 from backfill.core.model.job_machines import JobMachines, MachinesState
 from backfill.core.model.lifecycle import ABSENT, ManagedNode
-from backfill.core.model.machine_request import render
+from backfill.core.model.machine_request import NONE_THERE, render
 from backfill.core.model.plan import SetFleet, SetMachines
 from backfill.core.model.quantities import Resources
 from backfill.core.model.refusals import Code, Goal, Reason, because
@@ -45,7 +45,6 @@ from backfill.core.reconcile.own_machines import (
 )
 from backfill.core.room import NodeNeed, never, own_need, places_ever
 
-NONE_THERE = "no machines on its nodes"
 # Nodes and jobs are read one after the other: by then each has been read since a job began.
 _READ_S = 30.0
 

@@ -18,7 +18,7 @@ from backfill.config import Config, ConfigError, conflicts, hints, load
 from backfill.config.catalogue import path_of
 from backfill.core.expiry import Expiry
 from backfill.core.model.clock import as_then
-from backfill.core.model.sentences import visible
+from backfill.core.model.visible import visible
 from backfill.drivers.salt.driver import SaltProvisioner
 from backfill.drivers.slurm.driver import SlurmManager
 from backfill.drivers.slurm.settings import check_settings, slurm_uid

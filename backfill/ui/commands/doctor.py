@@ -13,7 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from backfill.config import ConfigError, load
-from backfill.core.model.sentences import visible
+from backfill.core.model.visible import visible
 from backfill.ui.client import print_json
 from backfill.ui.commands.file_check import unit_user, user_name
 from backfill.ui.doctor.examination import Diagnosis, examine

@@ -16,7 +16,7 @@ from queue import SimpleQueue
 
 from backfill.config.model import Config, HookPlaceKind
 from backfill.core.model.cluster import SlurmSettings
-from backfill.core.model.sentences import visible
+from backfill.core.model.visible import visible
 from backfill.drivers.slurm.hooks.install import CHECK_MARK, HookPlan, is_hook, programs
 from backfill.drivers.slurm.settings import slurm_uid
 from backfill.engine.connection_limiter import Refused, Trust, user_told

@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from backfill.config import ConfigError, load
-from backfill.core.model.sentences import visible
+from backfill.core.model.visible import visible
 from backfill.drivers.slurm.commands import SlurmTools
 from backfill.drivers.slurm.conf.dry import dry_start
 from backfill.drivers.slurm.conf.managed import EMPTY, render

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import html
 
-from backfill.core.model.sentences import visible
+from backfill.core.model.visible import visible
 from backfill.ui.report.timeline import StretchKind
 
 # After Okabe and Ito. Text on the two solid ones is white, on all others dark.
