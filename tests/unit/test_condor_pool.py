@@ -17,6 +17,7 @@ from backfill.drivers.condor.diagnosis import look_at_tokens
 from backfill.drivers.condor.pool import CondorPool
 from backfill.drivers.condor.settings import CondorConfig
 from backfill.ports.errors import DriverError, RefusedError, UnreachableError
+from backfill.ports.pools import PoolObservation
 
 RUN = {"id": "ap#1.0#1", "pilot": "7", "host": "vn1", "ended_s": 20, "worked_s": 8, "done": True}
 EARLIER = {**RUN, "id": "ap#2.0#1", "ended_s": 10, "done": False}
@@ -102,20 +103,20 @@ def test_a_run_whose_times_cannot_be_is_left_out(
 
 
 @pytest.mark.parametrize(
-    ("body", "said"),
+    ("body", "within_s", "said"),
     [
-        ("os._exit(3)", "it ended"),
-        ("print('{}', flush=True)\nsys.stdin.readline()\nos.kill(os.getpid(), 11)", "it ended"),
-        ("time.sleep(600)", "no answer within 1 s"),
-        ("print('{}', flush=True)\ntime.sleep(600)", "no answer within 1 s"),
-        ("print('nonsense', flush=True)", "cannot read its answer"),
+        ("os._exit(3)", 60.0, "it ended"),
+        ("print('{}', flush=True)\nsys.stdin.readline()\nos.kill(os.getpid(), 11)", 60.0, "it ended"),
+        ("time.sleep(600)", 0.2, r"no answer within 0\.2 s"),
+        ("print('{}', flush=True)\ntime.sleep(600)", 0.4, r"no answer within 0\.4 s"),
+        ("print('nonsense', flush=True)", 60.0, "cannot read its answer"),
     ],
 )
 def test_a_library_that_crashes_or_hangs_is_one_error(
-    tmp_path: Path, tokens: Path, body: str, said: str
+    tmp_path: Path, tokens: Path, body: str, within_s: float, said: str
 ) -> None:
     """And the next question starts a process anew."""
-    asked = pool(tokens, python(tmp_path, body), within_s=1.0)
+    asked = pool(tokens, python(tmp_path, body), within_s=within_s)
     for _ in range(2):
         with pytest.raises(DriverError, match=said):
             asked.observe()
@@ -171,20 +172,33 @@ def with_bindings(tmp_path: Path, names: list[str]) -> str:
     return python(tmp_path, f"{body}runpy.run_path(sys.argv[1], run_name='__main__')")
 
 
+def twice(asked: CondorPool) -> list[PoolObservation]:
+    """What is seen in two observations; nothing where the process itself did not answer in time."""
+    try:
+        return [asked.observe(), asked.observe()]
+    except UnreachableError:
+        return []
+    finally:
+        asked.close()
+
+
 def test_access_points_that_are_silent_do_not_silence_the_others(
     tmp_path: Path, tokens: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """However they are silent, and however many: the others have been heard, and the log names them once."""
     silent = ["ends", "hangs1", "hangs2", "refuses"]
-    asked = pool(tokens, with_bindings(tmp_path, ["ap1", *silent, "ap2"]), within_s=6.0)
-    assert asked.reads_constraint()  # the interpreter has started
-    for _ in range(2):
-        seen = asked.observe()
-        assert (seen.idle, list(seen.silent)) == (6, silent)
-        assert [(run.id, run.pilot) for run in seen.runs] == [("ap1#1.0#1", "7"), ("ap2#1.0#1", "7")]
+    interpreter = with_bindings(tmp_path, ["ap1", *silent, "ap2"])
+    seen: list[PoolObservation] = []
+    for within_s in (1.0, 6.0, 60.0):  # on a busy machine those that do answer take longer
+        caplog.clear()
+        seen = twice(pool(tokens, interpreter, within_s=within_s))
+        if [list(one.silent) for one in seen] == [silent, silent]:
+            break
+    assert [(one.idle, list(one.silent)) for one in seen] == [(6, silent)] * 2
+    for one in seen:
+        assert [(run.id, run.pilot) for run in one.runs] == [("ap1#1.0#1", "7"), ("ap2#1.0#1", "7")]
     assert caplog.text.count("access point hangs1 does not answer (it said nothing in time), ") == 1
     assert caplog.text.count("access point refuses does not answer (Failed to fetch ads)") == 1
-    asked.close()
 
 
 def test_a_number_that_is_no_number_does_not_silence_an_access_point(tmp_path: Path, tokens: Path) -> None:
