@@ -41,6 +41,26 @@ def hung_up(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
     return over
 
 
+@pytest.mark.parametrize("secure", [False, True])
+def test_no_part_of_an_answer_waits_until_the_part_before_it_has_come(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, secure: bool
+) -> None:
+    """It would do so for 40 ms, for which a client waits before it says that it has something."""
+    receive, found = PatientProtocol.data_received, []
+
+    def note(protocol: PatientProtocol, data: bytes) -> None:
+        connection = protocol.transport.get_extra_info("socket")
+        found.append(connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY))
+        receive(protocol, data)
+
+    monkeypatch.setattr(PatientProtocol, "data_received", note)
+    pair = self_made(tmp_path / "tls", time.time()) if secure else None
+    with served(tmp_path / "none.sock", pair=pair) as port, _deaf(port, pair) as client:
+        client.sendall(_ASK)
+        assert client.recv(5) == b"HTTP/"
+    assert found == [1]
+
+
 def _deaf(port: int, pair: tuple[Path, Path] | None = None, room: int = 2048) -> socket.socket:
     """A connection with next to no room for answers. `pair`: the service's certificate and key."""
     client = socket.socket()
