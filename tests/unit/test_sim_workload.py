@@ -156,3 +156,30 @@ def test_values_that_make_no_sense(
     assert command(["workload", "htc", *options, "-o", str(out)]) == USAGE
     assert sentence in capsys.readouterr().err
     assert not out.exists()
+
+
+@pytest.mark.parametrize(
+    ("model", "options", "sentence"),
+    [
+        ("poisson", ["--load", "0.5"], "--load is for lublin and lublin-typed; leave it out for poisson"),
+        ("htc", ["--load", "0.5"], "--load is for lublin and lublin-typed; leave it out for htc"),
+        ("lublin", ["--mean-gap-s", "5"], "--mean-gap-s is for poisson and htc; leave it out for lublin"),
+        ("poisson", ["--backlog", "0"], "--backlog is for htc; leave it out for poisson"),
+    ],
+)
+def test_an_option_of_another_model_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], model: str, options: list[str], sentence: str
+) -> None:
+    out = tmp_path / "x.swf"
+    assert command(["workload", model, "--jobs", "5", *options, "-o", str(out)]) == USAGE
+    assert sentence in capsys.readouterr().err
+    assert not out.exists()
+
+
+@pytest.mark.parametrize(("processors", "sizes"), [(1, {1}), (4, {2, 4}), (256, {2, 8})])
+def test_no_job_is_larger_than_the_machine(tmp_path: Path, processors: int, sizes: set[int]) -> None:
+    out = tmp_path / "x.swf"
+    options = ["--jobs", "50", "--processors", str(processors)]
+    assert command(["workload", "poisson", *options, "-o", str(out)]) == 0
+    jobs = [line.split() for line in out.read_text().splitlines() if line and not line.startswith(";")]
+    assert {int(job[7]) for job in jobs} == sizes

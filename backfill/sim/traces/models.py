@@ -17,6 +17,7 @@ from typing import NamedTuple
 
 from backfill.sim.traces.draws import choose, exponential, gamma, gamma_cdf, lognormal, seeded, uniform_int
 
+POISSON_SIZES = (2, 8)
 HTC_LONGEST_S = 172_800
 # (share, median seconds, deviation of the logarithm). Fitted by expectation maximisation to the
 # 187,520 run times of the LCG grid log of 2005 (Parallel Workloads Archive; log by Hui Li):
@@ -37,7 +38,7 @@ def poisson(
     seed: int,
     jobs: int,
     mean_gap_s: float,
-    sizes: Sequence[int] = (2, 8),
+    sizes: Sequence[int] = POISSON_SIZES,
     run_s: tuple[int, int] = (140, 350),
 ) -> list[ModelJob]:
     """Draw jobs that arrive independently, of equally likely sizes and uniform run times."""

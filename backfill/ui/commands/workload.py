@@ -10,6 +10,7 @@ from pathlib import Path
 from backfill.sim.traces.models import (
     BATCH,
     INTERACTIVE,
+    POISSON_SIZES,
     ModelJob,
     htc_pilot,
     lublin,
@@ -18,7 +19,10 @@ from backfill.sim.traces.models import (
 )
 from backfill.sim.traces.swf import swf_lines
 from backfill.ui.outfile import OutputError, write_text
-from backfill.ui.parser import BAD_DATA, OK
+from backfill.ui.parser import BAD_DATA, OK, USAGE, say
+
+_MEAN_GAP_S = 10.0
+_OF_MODELS = {"load": ("lublin", "lublin-typed"), "mean_gap_s": ("poisson", "htc"), "backlog": ("htc",)}
 
 
 def add_workload_arguments(parser: argparse.ArgumentParser) -> None:
@@ -28,8 +32,8 @@ def add_workload_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--processors", type=_whole, default=256, help="the machine's processors (256)")
     parser.add_argument("--seed", type=int, default=1, help="same seed, same jobs")
     parser.add_argument("--load", type=_positive, help="lublin: work offered, 1 = the machine")
-    parser.add_argument("--mean-gap-s", type=_positive, default=10.0, help="poisson, htc: arrivals")
-    parser.add_argument("--backlog", type=_natural, default=0, help="htc: jobs waiting at time 0")
+    parser.add_argument("--mean-gap-s", type=_positive, help="poisson, htc: time between arrivals (10)")
+    parser.add_argument("--backlog", type=_natural, help="htc: jobs waiting at time 0 (0)")
     parser.add_argument(
         "--estimate-factor", type=_factor, help="add estimates of up to this times the run time"
     )
@@ -40,6 +44,11 @@ def add_workload_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run_workload(args: argparse.Namespace) -> int:
     """Draw and write; return the exit status."""
+    for option, models in _OF_MODELS.items():
+        if getattr(args, option) is not None and args.model not in models:
+            name = option.replace("_", "-")
+            say(f"--{name} is for {' and '.join(models)}; leave it out for {args.model}")
+            return USAGE
     jobs = MODELS[args.model](args)
     if args.estimate_factor is not None:
         jobs = with_estimates(jobs, args.seed, args.estimate_factor)
@@ -52,7 +61,7 @@ def run_workload(args: argparse.Namespace) -> int:
     try:
         write_text(args.output, swf_lines(jobs, header))
     except OutputError as error:
-        sys.stderr.write(f"backfill: {error}\n")
+        say(str(error))
         return BAD_DATA
     return OK
 
@@ -73,11 +82,12 @@ def _lublin_typed(args: argparse.Namespace) -> list[ModelJob]:
 
 
 def _poisson(args: argparse.Namespace) -> list[ModelJob]:
-    return poisson(args.seed, args.jobs, args.mean_gap_s)
+    sizes = tuple(dict.fromkeys(min(size, args.processors) for size in POISSON_SIZES))
+    return poisson(args.seed, args.jobs, args.mean_gap_s or _MEAN_GAP_S, sizes)
 
 
 def _htc(args: argparse.Namespace) -> list[ModelJob]:
-    return htc_pilot(args.seed, args.jobs, args.mean_gap_s, args.backlog)
+    return htc_pilot(args.seed, args.jobs, args.mean_gap_s or _MEAN_GAP_S, args.backlog or 0)
 
 
 MODELS: Mapping[str, Callable[[argparse.Namespace], list[ModelJob]]] = {
