@@ -7,6 +7,7 @@ import difflib
 import re
 import sys
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import Any, NoReturn
 
 from backfill.core.model.visible import visible
@@ -101,6 +102,17 @@ def add_verbs(
         name: made.add_parser(name, help=about, description=f"{about[0].upper()}{about[1:]}.")
         for name, about in verbs.items()
     }
+
+
+def add_config(parser: argparse.ArgumentParser) -> None:
+    """Add the option that names the policy file, for commands that ask no daemon."""
+    parser.add_argument(
+        "--config",
+        default=DEFAULT_POLICY,
+        metavar="FILE",
+        type=Path,
+        help=f"the policy file ({DEFAULT_POLICY})",
+    )
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:

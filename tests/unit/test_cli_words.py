@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from backfill.ui.cli import main
-from backfill.ui.command_line import COMMANDS
+from backfill.ui.command_line import BY_NAME, COMMANDS, build_parser
+from backfill.ui.parser import DEFAULT_POLICY
 
 HEAVY = ("libvirt", "yaml", "rich", "backfill.engine", "backfill.lab", "socket")
 
@@ -101,6 +102,27 @@ def test_a_mistake_is_answered_with_one_sentence_that_helps(
     text = refused(capsys, *words)
     assert hint in text
     assert "--help`" in text
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "slurm diff",
+        "slurm apply --force",
+        "slurm rollback",
+        "slurm hooks install",
+        "slurm hooks remove",
+        "slurm hooks status",
+        "slurm spank install",
+        "images check",
+        "cloud template",
+    ],
+)
+def test_a_command_that_remedies_name_runs_as_printed(line: str) -> None:
+    """With the usual policy file; at night nobody looks for its path first."""
+    words = line.split()
+    args = build_parser([BY_NAME[words[0]]]).parse_args(words)
+    assert args.config == Path(DEFAULT_POLICY)
 
 
 def test_a_mistake_inside_a_command_points_to_that_commands_help(capsys: pytest.CaptureFixture[str]) -> None:

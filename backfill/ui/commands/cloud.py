@@ -14,7 +14,7 @@ from backfill.config import Config, ConfigError, load
 from backfill.config.cloud import OpenStackEntry
 from backfill.config.model import Provider
 from backfill.ports.errors import DriverError
-from backfill.ui.parser import BAD_DATA, NO, OK, UNAVAILABLE, add_verbs, say
+from backfill.ui.parser import BAD_DATA, NO, OK, UNAVAILABLE, add_config, add_verbs, say
 
 if TYPE_CHECKING:
     from backfill.drivers.openstack.appliance.template import Appliance
@@ -33,7 +33,7 @@ class CannotError(Exception):
 def add_cloud_arguments(parser: argparse.ArgumentParser) -> None:
     """Subcommands of `backfill cloud`."""
     for verb, one in add_verbs(parser, _VERBS).items():
-        one.add_argument("--config", required=True, metavar="FILE", help="the policy file")
+        add_config(one)
         one.add_argument("--image", default="", metavar="IMAGE", help="the controller's")
         one.add_argument("--flavour", default="", metavar="NAME", help="the controller's")
         key = one.add_mutually_exclusive_group()
@@ -57,7 +57,7 @@ def add_cloud_arguments(parser: argparse.ArgumentParser) -> None:
 def run_cloud(args: argparse.Namespace) -> int:
     """Carry it out."""
     try:
-        config = load(Path(args.config))
+        config = load(args.config)
         entry = _section(config)
         wanted = _cluster(config, entry, args)
         if args.verb == "template":

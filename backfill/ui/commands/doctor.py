@@ -21,7 +21,7 @@ from backfill.ui.doctor.facts import Facts
 from backfill.ui.doctor.findings import Defect, Finding, Grade
 from backfill.ui.doctor.guest_life import live
 from backfill.ui.doctor.look import look
-from backfill.ui.parser import DEFAULT_POLICY, NO_PERMISSION, say
+from backfill.ui.parser import DEFAULT_POLICY, NO_PERMISSION, add_config, say
 from backfill.ui.terminal import sign
 
 SOUND, FAULTY, BLIND = 0, 1, 2
@@ -35,9 +35,7 @@ def add_doctor_arguments(parser: argparse.ArgumentParser) -> None:
         "exit status:\n  0    sound\n  1    something is wrong\n"
         "  2    nothing is wrong as far as was seen, but not all could be looked at"
     )
-    parser.add_argument(
-        "--config", default=DEFAULT_POLICY, metavar="FILE", type=Path, help=f"policy file ({DEFAULT_POLICY})"
-    )
+    add_config(parser)
     parser.add_argument(
         "--user", metavar="NAME", help="look as this user (the unit's user, if root runs this)"
     )

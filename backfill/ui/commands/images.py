@@ -11,7 +11,7 @@ from backfill.config import ConfigError, load
 from backfill.config.images import ImageEntry
 from backfill.config.model import Config
 from backfill.ui.client import print_json
-from backfill.ui.parser import BAD_DATA, NO, OK, add_verbs
+from backfill.ui.parser import BAD_DATA, NO, OK, add_config, add_verbs
 
 _IMAGES_VERBS = {
     "list": "show images, who may ask for them and by which constraint",
@@ -22,7 +22,7 @@ _IMAGES_VERBS = {
 def add_images_arguments(parser: argparse.ArgumentParser) -> None:
     """Subcommands of `backfill images`."""
     for verb in add_verbs(parser, _IMAGES_VERBS).values():
-        verb.add_argument("--config", required=True, metavar="FILE", help="the policy file")
+        add_config(verb)
         verb.add_argument("--json", action="store_true", help="print the answer as JSON")
 
 

@@ -11,7 +11,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from backfill.ui.parser import BAD_CONFIG, NO, NO_PERMISSION, OK, UNAVAILABLE, add_verbs
+from backfill.ui.parser import BAD_CONFIG, NO, NO_PERMISSION, OK, UNAVAILABLE, add_config, add_verbs
 
 if TYPE_CHECKING:
     from backfill.config.model import Config
@@ -60,7 +60,7 @@ def add_slurm_arguments(parser: argparse.ArgumentParser) -> None:
     _add_spank_arguments(spank)
     plain = (verbs[name] for name in ("diff", "apply", "rollback"))
     for one in (*plain, *hooks.values(), *spank.values()):
-        one.add_argument("--config", required=True, metavar="FILE", type=Path, help="the policy file")
+        add_config(one)
         one.add_argument("--json", action="store_true", help="print the answer as JSON")
 
 
