@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from dataclasses import replace
 
 import pytest
@@ -15,7 +16,7 @@ from backfill.core.world import World
 from backfill.drivers.simulated.hypervisor.hardware import Segment
 from backfill.sim.replay.fitting import MisfitError, everywhere, low_jobs, memory_for, node_names
 from backfill.sim.replay.ledger import Ledger, Window
-from backfill.sim.replay.policy_replay import run
+from backfill.sim.replay.policy_replay import collected_seldom, run
 from backfill.sim.replay.trace_cluster import JobTale
 from backfill.sim.schedulers.machine import Cluster
 from backfill.sim.traces.models import ModelJob
@@ -197,3 +198,18 @@ def test_nodes_have_memory_for_the_stopped_and_the_running() -> None:
         limits=replace(policies.limits, keep_memory_mb=7),
     )
     assert memory_for(policies, Cluster(1, 9)) == 4007
+
+
+@pytest.mark.parametrize("is_frozen", [True, False])
+def test_the_collector_is_as_before_when_a_replay_has_ended(is_frozen: bool) -> None:
+    """What somebody else has frozen is not looked through again because of it."""
+    before = gc.get_threshold()
+    try:
+        gc.freeze() if is_frozen else gc.unfreeze()
+        with collected_seldom():
+            assert gc.get_freeze_count() > 0
+            assert gc.get_threshold()[0] > before[0]
+        assert (gc.get_freeze_count() > 0) is is_frozen
+        assert gc.get_threshold() == before
+    finally:
+        gc.freeze()

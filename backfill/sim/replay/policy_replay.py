@@ -317,12 +317,14 @@ _OBJECTS = 500_000
 @contextmanager
 def collected_seldom() -> Iterator[None]:
     """Nearly all that a replay makes is kept to its end: to look again and again whether parts of
-    it refer to nothing but each other costs a twentieth of its time."""
-    before = gc.get_threshold()
-    gc.freeze()
+    it refer to nothing but each other costs a twentieth of its time. What is frozen already stays so."""
+    before, is_ours = gc.get_threshold(), gc.get_freeze_count() == 0
+    if is_ours:
+        gc.freeze()
     gc.set_threshold(_OBJECTS, *before[1:])
     try:
         yield
     finally:
         gc.set_threshold(*before)
-        gc.unfreeze()
+        if is_ours:
+            gc.unfreeze()
