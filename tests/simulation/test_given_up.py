@@ -10,9 +10,11 @@ import pytest
 from backfill.core.model.changes import NodeForgotten
 from backfill.core.model.lifecycle import Phase
 from backfill.core.model.sentences import why
+from backfill.core.policies.environments import Environment, Environments
 from backfill.core.policies.scale import Scale
 from backfill.drivers.simulated.world import SimulatedWorld
 from backfill.drivers.store.memory import MemoryJournal
+from backfill.ports.errors import DriverError
 from backfill.sim.scenarios.rehearsal import Rehearsal
 from tests.simulation.policy_cluster import TWELVE, cluster, ended, phases, policies, ready, running
 
@@ -170,3 +172,65 @@ def test_a_name_that_failed_long_ago_holds_nobody_up(restarted: bool) -> None:
     jobs = [sim.submit("htc", 50.0) for _ in range(8)]
     run.until(lambda: len(phases(run, Phase.BOOTING)) > 1, 30)
     run.until(lambda: ended(sim, *jobs), 600)
+
+
+# --- of one image alone --------------------------------------------------------------------------
+
+
+CATALOGUE = Environments((Environment("bad", "bad-1"), Environment("cms", "cms-7")))
+
+
+def catalogued(sim: SimulatedWorld, scale: Scale = SCALE) -> Rehearsal:
+    """Instances of three images; it looks six times a minute."""
+    return Rehearsal(sim, policies(scale=scale, environments=CATALOGUE), MemoryJournal(), poll_s=10.0)
+
+
+@pytest.mark.parametrize("first_s", [0.0, HOUR_S])
+def test_an_image_that_never_boots_holds_up_no_other(first_s: float) -> None:
+    """However long a job asks for it: the usual one is made all the while, and no name is lost."""
+    sim = cluster()
+    run = catalogued(sim)
+    silent(sim, ["bad-1"])
+    sim.submit("htc", 100.0, features="bad")
+    run.run(first_s)
+    jobs = [sim.submit("htc", 600.0) for _ in range(50)]
+    # Seven instances at the least work most of the time; ten minutes may pass until one is tried first.
+    run.until(lambda: ended(sim, *jobs), 700.0 + 50 / 7 * 600.0 * 1.5)
+    before = len(boots(run))
+    run.run(6 * HOUR_S)
+    assert len(boots(run)) - before <= 6 * 4
+    retries = [m.retry for m in run.world.managed.values() if m.phase is Phase.GIVEN_UP]
+    assert not [retry for retry in retries if retry.blamed]
+    assert sim.audit() == []
+
+
+def test_what_the_site_lacks_for_one_image_holds_up_no_other() -> None:
+    """Its boots are never given up, and each back-off has an end: its jobs are not served first then."""
+    sim = cluster()
+    run = catalogued(sim, replace(SCALE, idle_s=30.0))
+    fault = sim.faults.fail("create", DriverError("salt", "the pillar has no bad"), subject="bad-1", times=-1)
+    sim.submit("htc", 100.0, features="bad")
+    run.run(300.0)
+    jobs = [sim.submit("htc", 600.0) for _ in range(20)]
+    run.until(lambda: ended(sim, *jobs), 3 * 600.0 * 1.5)
+    fault.end()
+
+
+def test_two_images_that_fail_are_the_site() -> None:
+    """Then a try is rare and alone, whichever image it is of; and once it is over all of them come back."""
+    sim = cluster(cpus=6)
+    run = catalogued(sim)
+    silent(sim, TWELVE.names)
+    jobs = [sim.submit("htc", 100.0, features=asked) for asked in ("bad", "", "cms", "") * 3]
+    run.run(HOUR_S)
+    most, before = 0, len(boots(run))
+    for _ in range(int(4 * HOUR_S / 30)):
+        run.run(30.0)
+        most = max(most, len(phases(run, Phase.BOOTING)))
+    assert most == 1
+    assert len(boots(run)) - before <= 4 * 4
+    silent(sim, TWELVE.names, on=False)
+    silent(sim, ["bad-1"])
+    well = [job for job in jobs if "bad" not in sim.job(job).features]
+    assert len(well) == 9
+    run.until(lambda: ended(sim, *well), 3 * HOUR_S)

@@ -2,7 +2,8 @@
 
 A name that failed too often is given up, and no other is begun until somebody has proven himself or it
 has rested: then a single boot shows whether the site is well. Once it is, the names come back one by
-one. Who fails again and again while others work is to blame himself, and stays given up.
+one. Who fails again and again while others work is to blame himself, and stays given up. Where instances
+of one image fail alone, or of one device, it is that: others are tried before those, and need not wait.
 """
 
 from __future__ import annotations
@@ -11,10 +12,11 @@ from collections.abc import Iterator
 from dataclasses import replace
 from math import inf
 
-from backfill.core.model.lifecycle import ManagedNode, Phase, Retry
+from backfill.core.model.lifecycle import OVER, ManagedNode, Phase, Retry
 from backfill.core.model.refusals import Code, Goal, Words, because
 from backfill.core.names import names_of
 from backfill.core.reconcile.builder import PlanBuilder
+from backfill.core.tables import Making, making
 
 _LONGEST_REST_S = 3600.0  # unless the breakers of readiness rest for longer
 
@@ -64,20 +66,23 @@ def keep_tainted(builder: PlanBuilder, node: ManagedNode, reason: str) -> None:
 # --- names for new instances ---------------------------------------------------------------------
 
 
-def free_slot(builder: PlanBuilder, image: str, what: Goal, about: str) -> tuple[str, str, Retry] | None:
+def free_slot(
+    builder: PlanBuilder, image: str, kind: Making, what: Goal, about: str
+) -> tuple[str, str, Retry] | None:
     """Find a name that nothing uses, inside Slurm or outside, with its address and what counts of its past.
 
     None: there is none, or none is to be used now; why is refused.
     """
-    doubtful = _doubtful(builder)
-    if doubtful and _rests(builder, doubtful):
+    spared = _others_fail(builder, kind)
+    doubtful = _doubtful(builder) + _unproven(builder, kind)
+    if doubtful and _rests(builder, doubtful, spared=spared):
         return None  # the other names would only fail as well
     for name, address, node in _names(builder, image):
-        if node is not None and _warns(builder, node):
+        if node is not None and not spared and _warns(builder, node):
             return None
         if not _is_used(builder, name, node) and (node is None or _may_be_tried(builder, node)):
-            return name, address, _past(node)
-    if (slot := _last_resort(builder, image, doubtful)) is None:
+            return name, address, _past(builder, node, kind)
+    if (slot := _last_resort(builder, image, kind, doubtful)) is None:
         builder.refuse("cluster", what, because(Code.NO_NAME), about)
     return slot
 
@@ -91,15 +96,19 @@ def _may_be_tried(builder: PlanBuilder, node: ManagedNode) -> bool:
     return builder.now_s >= again_s
 
 
-def _past(node: ManagedNode | None) -> Retry:
-    """Return what counts of a name's past with its next try."""
+def _past(builder: PlanBuilder, node: ManagedNode | None, kind: Making) -> Retry:
+    """Return what counts of a name's past with its next try.
+
+    That tells of the name only if the same kind has booted under others since.
+    """
     if node is None:
         return Retry()
-    return Retry(node.retry.failures, cleared=node.retry.cleared, blamed=node.retry.blamed)
+    cleared = node.retry.cleared and builder.world.fleet.booted.get(kind, 0.0) >= node.since_s
+    return Retry(node.retry.failures, cleared=cleared, blamed=node.retry.blamed)
 
 
 def _last_resort(
-    builder: PlanBuilder, image: str, doubtful: list[ManagedNode]
+    builder: PlanBuilder, image: str, kind: Making, doubtful: list[ManagedNode]
 ) -> tuple[str, str, Retry] | None:
     """Return the name that was given up first, where no other is left to show whether the site is well."""
     found = [
@@ -110,7 +119,7 @@ def _last_resort(
     if not found:
         return None
     _, name, address, node = min(found, key=lambda one: one[:2])
-    return name, address, _past(node)
+    return name, address, _past(builder, node, kind)
 
 
 def _names(builder: PlanBuilder, image: str) -> Iterator[tuple[str, str, ManagedNode | None]]:
@@ -165,18 +174,54 @@ def _doubtful(builder: PlanBuilder) -> list[ManagedNode]:
     return [node for node in given_up if not node.retry.cleared and not _hopeless(builder, node)]
 
 
-def _rests(builder: PlanBuilder, doubtful: list[ManagedNode]) -> bool:
+def _unproven(builder: PlanBuilder, kind: Making) -> list[ManagedNode]:
+    """Return those given up whose kind has not booted since, while others have: it is to blame, not they."""
+    booted_s, proven_s = builder.world.fleet.booted.get(kind, 0.0), _proven_s(builder)
+    given_up = [node for node in _given_up(builder) if making(node) == kind and not _hopeless(builder, node)]
+    return [node for node in given_up if node.retry.cleared and booted_s < node.since_s <= proven_s]
+
+
+def failing(builder: PlanBuilder) -> dict[Making, float]:
+    """Return which kinds of instances have failed since any came out of its boot, and when they last did."""
+    found = dict[Making, float]()
+    for name in builder.world.fleet.in_phase(Phase.REMOVING, *OVER):
+        node = builder.world.managed[name]
+        if _has_failed(builder, node):
+            found[making(node)] = max(node.since_s, found.get(making(node), 0.0))
+    return found
+
+
+def _has_failed(builder: PlanBuilder, node: ManagedNode) -> bool:
+    if node.fleet:
+        return False
+    if node.phase is Phase.GIVEN_UP:
+        return not node.retry.cleared and not _hopeless(builder, node)
+    if (until_s := _warns_until_s(builder, node)) is None:
+        return False
+    builder.wake_at(until_s)
+    since = node.phase is Phase.FAILED and node.since_s > _proven_s(builder)
+    return since or builder.now_s < until_s
+
+
+def _others_fail(builder: PlanBuilder, kind: Making) -> bool:
+    """Return True if the instances of one other kind fail alone: that says nothing about this one."""
+    kinds = failing(builder)
+    return len(kinds) == 1 and kind not in kinds
+
+
+def _rests(builder: PlanBuilder, doubtful: list[ManagedNode], *, spared: bool) -> bool:
     """Return True if it is too early for another try, or one is under way.
 
     It rests for as long as the trouble has lasted so far, within bounds; a person who has freed a name
-    since then does not wait.
+    since then does not wait, nor does who is `spared` since only others have failed.
     """
+    doubtful = sorted(doubtful, key=lambda node: (node.since_s, node.name))
     first, last, rest_s = doubtful[0], doubtful[-1], builder.policies.readiness.rest_s
     if builder.world.freed_s > last.since_s:
         return False
     over_s = last.since_s + max(rest_s, min(last.since_s - first.since_s, _LONGEST_REST_S))
     builder.wake_at(over_s)
-    if builder.now_s >= over_s and not builder.world.fleet.count_in(Phase.BOOTING):
+    if (spared or builder.now_s >= over_s) and not builder.world.fleet.count_in(Phase.BOOTING):
         return False
     _refuse(builder, last)
     return True
@@ -197,20 +242,23 @@ def tried_again_s(builder: PlanBuilder, node: ManagedNode) -> float:
 
 
 def _warns(builder: PlanBuilder, node: ManagedNode) -> bool:
-    """Return True if this node has just failed so that nothing should be begun now under any name.
-
-    What cannot be cleared away, such as what its hypervisor will not delete, holds up nobody for longer.
-    """
-    next_s = node.retry.not_before_s
-    if _boot_just_failed(builder, node):
-        next_s = node.since_s + builder.policies.scale.backoff_s(node.retry.failures + 1)
-    elif node.phase is not Phase.FAILED:
+    """Return True if this node has just failed so that nothing should be begun now under any name."""
+    until_s = _warns_until_s(builder, node)
+    if until_s is None or builder.now_s >= until_s:
         return False
-    if next_s is None or builder.now_s >= next_s:
-        return False
-    builder.wake_at(next_s)
+    builder.wake_at(until_s)
     _refuse(builder, node)
     return True
+
+
+def _warns_until_s(builder: PlanBuilder, node: ManagedNode) -> float | None:
+    """Return until when a node that has failed warns of beginning others; None: it has not failed.
+
+    What cannot be cleared away, such as what its hypervisor will not delete, warns for no longer.
+    """
+    if _boot_just_failed(builder, node):
+        return node.since_s + builder.policies.scale.backoff_s(node.retry.failures + 1)
+    return node.retry.not_before_s if node.phase is Phase.FAILED else None
 
 
 def _boot_just_failed(builder: PlanBuilder, node: ManagedNode) -> bool:

@@ -26,9 +26,10 @@ from backfill.core.reconcile.making_room import idle_for_own, idle_for_stopped, 
 from backfill.core.reconcile.own_machines import asks, kinds_waiting
 from backfill.core.reconcile.pressure import most_disruptions
 from backfill.core.reconcile.reasons import asked_back, beyond_room
-from backfill.core.reconcile.retries import clear_names, free_slot, tell_hopeless
+from backfill.core.reconcile.retries import clear_names, failing, free_slot, tell_hopeless
 from backfill.core.reconcile.turns import first_of_all, lacks_room
 from backfill.core.room import NodeNeed, crowded
+from backfill.core.tables import Making
 from backfill.core.world import World
 
 
@@ -47,7 +48,7 @@ def plan_scale(builder: PlanBuilder) -> None:
     _make_way(builder, leave)
     wanted = _wanted(builder)
     _tell_apart(builder, wanted)
-    short = [want for want in wanted if want.lacking > 0]
+    short = _in_order(builder, [want for want in wanted if want.lacking > 0])
     spare = _spare(builder, wanted)
     own = idle_for_own(builder, spare) if not short or first_of_all(builder) else []
     if own:
@@ -58,6 +59,19 @@ def plan_scale(builder: PlanBuilder) -> None:
         _grow(builder, wanted[-1])
     elif not any(_grow(builder, want) for want in short):
         _shrink(builder, leave, spare, in_need=bool(short))
+
+
+def _in_order(builder: PlanBuilder, short: list[Want]) -> list[Want]:
+    """Put last what has just failed: whether the site is well others show, of another image or device."""
+    if len(short) < 2:
+        return short
+    failed_s = failing(builder)
+    return sorted(short, key=lambda want: failed_s.get(_kind(builder.policies, want), 0.0))
+
+
+def _kind(policies: PolicySet, want: Want) -> Making:
+    image = own_image(policies, want.image or policies.instances.image)
+    return image, (want.device,) if want.device else ()
 
 
 def _let_forgotten_go(builder: PlanBuilder, leave: set[str]) -> None:
@@ -254,7 +268,8 @@ def _grow(builder: PlanBuilder, want: Want) -> bool:
         for closed, why in why_not.items():
             builder.refuse(closed, what, why, about)
         return False
-    slot = free_slot(builder, image, what, about)
+    kind = _kind(policies, want)
+    slot = free_slot(builder, image, kind, what, about)
     if slot is None:
         return False
     name, address, retry = slot
@@ -269,8 +284,8 @@ def _grow(builder: PlanBuilder, want: Want) -> bool:
         created_s=now_s,
         reason=reason,
         retry=retry,
-        image=own_image(policies, image),
-        devices=(want.device,) if want.device else (),
+        image=kind[0],
+        devices=kind[1],
         flavour=policies.instances.flavour,
     )
     builder.add(SetNode(node, reason))

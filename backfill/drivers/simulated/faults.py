@@ -152,15 +152,16 @@ class Faults:
         return order.hang_s if order is not None else 0.0
 
     def never_boots(self, name: str, times: int = 1) -> None:
-        """Let the next `times` guests called `name` start and never reach slurmd (-1: for ever)."""
+        """Let the next `times` guests of this name, or image, start and never reach slurmd (-1: for ever)."""
         self._dead_boots[name] = times
 
-    def boots(self, name: str) -> bool:
-        """Tell whether a guest that starts now will boot, and count it."""
-        left = self._dead_boots.get(name, 0)
-        if left > 0:
-            self._dead_boots[name] = left - 1
-        return left == 0
+    def boots(self, *names: str) -> bool:
+        """Tell whether a guest of this name and image that starts now will boot, and count it."""
+        dead = [name for name in names if self._dead_boots.get(name)]
+        for name in dead:
+            if self._dead_boots[name] > 0:
+                self._dead_boots[name] -= 1
+        return not dead
 
     def clear(self) -> None:
         """Let everything work again."""

@@ -114,7 +114,7 @@ class SimulatedProvider(SimulatedKeeper, SimulatedHolder):
         self._check(spec)
         if instant := spec.method is CloneMethod.INSTANT:
             self.make_parent(spec.host, spec.image, spec.flavour)
-        with self._call("create", spec.host, spec.name) as host:
+        with self._call("create", spec.host, spec.name, spec.image) as host:
             if self._is_there(host, spec):
                 return
             self._need_network(host, spec)
@@ -124,7 +124,7 @@ class SimulatedProvider(SimulatedKeeper, SimulatedHolder):
             instance = SimInstance(spec, host.name, InstanceState.RUNNING, machine, self._events.now_s)
             host.bind(instance)
             host.instances[spec.name] = instance
-            boots = self._faults.boots(spec.name)
+            boots = self._faults.boots(spec.name, spec.image)
             boot_s = self.fork_s if instant else self.boot_s
             self._machines.start_boot(machine, boot_s if boots else None)
             self.watch(instance)
