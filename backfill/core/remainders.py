@@ -162,6 +162,10 @@ class ReadyIndex:
         before, self._learnt = self._learnt, seen.memory_allocated_mb > 0
         return before is not self._learnt
 
+    def left_on(self, names: Iterable[str]) -> list[tuple[Offering, Remainder]]:
+        """Return what these have left, as far as they take jobs."""
+        return [self._left[name] for name in names if name in self._left]
+
     def _put(self, name: str, left: tuple[Offering, Remainder] | None) -> None:
         if (before := self._left.pop(name)) is not None:
             self.pieces.drop(*before)
@@ -195,18 +199,22 @@ class Remainders:
     """What is left while jobs that wait take their shares one after the other.
 
     `pieces` are not touched by that; `coming`: what instances will have that are being made, and how
-    many. `memory_is_given`: see ReadyIndex. CPUs are added up; pieces are looked at only if somebody asks.
+    many; `shut`: which pieces nobody gets. `memory_is_given`: see ReadyIndex. CPUs are added up; pieces
+    are looked at only if somebody asks.
     """
 
     def __init__(
         self,
         pieces: Pieces,
         coming: Collection[tuple[Offering, Remainder, int]] = (),
+        shut: Collection[tuple[Offering, Remainder]] = (),
         *,
         memory_is_given: bool | None,
     ) -> None:
-        self._given, self._there, self._coming = memory_is_given, pieces, coming
+        self._given, self._there, self._coming, self._shut = memory_is_given, pieces, coming, shut
         self._sums = pieces.cpus.copy()
+        for offering, left in shut:
+            self._sums[offering] -= left.cpus
         for offering, left, many in coming:
             self._sums[offering] += left.cpus * many
         self._copy: Pieces | None = None
@@ -225,6 +233,8 @@ class Remainders:
     def _pieces(self) -> Pieces:
         if self._copy is None:
             self._copy = self._there.copy()
+            for offering, left in self._shut:
+                self._copy.drop(offering, left)
             for offering, left, many in self._coming:
                 self._copy.add(offering, left, many)
         return self._copy

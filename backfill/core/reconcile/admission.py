@@ -73,11 +73,29 @@ def _serves(policies: PolicySet, offering: Offering, asked: Asked) -> bool:
     return fits and (private or not offering.reserved) and (not device or device in offering.devices)
 
 
-def wants(world: World, policies: PolicySet, kinds: Mapping[Asked, tuple[Need, str]]) -> list[Want]:
-    """One for each kind that is asked for, the jobs that take any last."""
+def deaf(builder: PlanBuilder) -> frozenset[str]:
+    """Return names of ready nodes that Slurm has not heard for so long that no job will begin there.
+
+    Of many at once that is no sign: it is how a broken network looks, for new ones as well.
+    """
+    world, policies = builder.world, builder.policies
+    ready = world.fleet.in_phase(Phase.READY) if world.silent else set[str]()
+    since_s = {n: max(world.silent[n], world.sighted_since_s) for n in ready if n in world.silent}
+    if len(since_s) > policies.liveness.most(len(ready)):
+        return frozenset()
+    for from_s in since_s.values():
+        builder.wake_at(from_s + policies.limits.sure_after_s)
+    return frozenset(n for n, s in since_s.items() if builder.now_s >= s + policies.limits.sure_after_s)
+
+
+def wants(
+    world: World, policies: PolicySet, kinds: Mapping[Asked, tuple[Need, str]], unheard: Collection[str] = ()
+) -> list[Want]:
+    """One for each kind that is asked for, the jobs that take any last. `unheard`: nodes that get none."""
     ready, booted = world.ready, whole(policies.instances.flavour)
     coming = [(Offering(*made), booted, nodes) for made, nodes in world.fleet.booting.items()]
-    left = Remainders(ready.pieces, coming, memory_is_given=ready.memory_is_given)
+    shut = ready.left_on(unheard)
+    left = Remainders(ready.pieces, coming, shut, memory_is_given=ready.memory_is_given)
     order = sorted(kinds, key=lambda names: (not names[1], not names[0], names))
     return [_want(policies, kind, *kinds[kind], left) for kind in order]
 
