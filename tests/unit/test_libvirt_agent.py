@@ -7,6 +7,7 @@ import hashlib
 import os
 import shlex
 import subprocess
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -155,6 +156,14 @@ def test_job_processes_are_counted() -> None:
     assert agent.job_processes(Agent("3 1\n"), "vn1", 5.0) == (3, 1)
 
 
+def until(holds: Callable[[], bool]) -> None:
+    """Let what was begun in the background go on."""
+    deadline_s = time.monotonic() + 60.0
+    while not holds():
+        assert time.monotonic() < deadline_s
+        os.sched_yield()
+
+
 def in_shell(guest: Agent, *moved: tuple[str, Path], path: str = "/usr/bin:/bin", umask: int = -1) -> str:
     """What the program that was asked for complains of, run here, with some of its words replaced."""
     ((program, words),) = guest.commands
@@ -176,11 +185,17 @@ def test_the_features_of_a_job_name_its_shutdown(tmp_path: Path) -> None:
         assert sorted(p.name for p in all_of_it.iterdir()) == ["shutdowntime"]
 
 
-@pytest.mark.parametrize("later", ["", "1700000300\n"])
-def test_the_features_go_with_the_job(tmp_path: Path, later: str) -> None:
-    """The next one on the machine is told nothing of it; what was written for that one meanwhile stays."""
-    (tmp_path / "sleep").write_text("#!/bin/sh\n")
-    (tmp_path / "sleep").chmod(0o755)
+@pytest.mark.parametrize(("later", "slow"), [("", False), ("1700000300\n", False), ("", True)])
+def test_the_features_go_with_the_job(tmp_path: Path, later: str, slow: bool) -> None:
+    """The next one on the machine is told nothing of it; what was written for that one meanwhile stays.
+
+    Also where the job ends before the one who watches it has started.
+    """
+    ended = tmp_path / "ended"
+    wait = f"until [ -e {ended} ]; do :; done\n" if slow else ""
+    for name, does in (("sleep", ""), ("setsid", f'{wait}exec /usr/bin/setsid "$@"\n')):
+        (tmp_path / name).write_text(f"#!/bin/sh\n{does}")
+        (tmp_path / name).chmod(0o755)
     own, machine, number = tmp_path / "jobs", tmp_path / "machine", 1_000_000_000 + os.getpid()
     moved = (agent.JOB_FEATURES, own), (agent.MACHINE_FEATURES, machine)
     with subprocess.Popen(["cat"], stdin=subprocess.PIPE, env={"SLURM_JOB_ID": str(number)}) as job:
@@ -193,8 +208,8 @@ def test_the_features_go_with_the_job(tmp_path: Path, later: str) -> None:
             (machine / "shutdowntime").write_text(later)
         assert (own / str(number)).exists()
         job.communicate()
-    while (own / str(number)).exists():
-        os.sched_yield()
+    ended.touch()
+    until(lambda: not (own / str(number)).exists())
     assert [path.read_text() for path in machine.iterdir()] == ([later] if later else [])
 
 
@@ -266,8 +281,7 @@ def test_a_command_runs_as_the_jobs_user_and_nobody_waits_for_it(tmp_path: Path)
     guest = Agent("")
     agent.run_for(guest, "vn1", 7, "root", ("true", "; touch x"), 5.0)
     assert in_shell(guest, path=path) == ""
-    while not told.exists():
-        os.sched_yield()
+    until(told.exists)
     assert told.read_text() == "7 -u root -- true ; touch x\n"
     guest = Agent("")
     agent.run_for(guest, "vn1", 7, "root", ("no-such-program",), 5.0)

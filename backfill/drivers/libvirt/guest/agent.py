@@ -168,17 +168,16 @@ for file in "$2/$0/shutdowntime_job" "$3/shutdowntime"; do
     rm -f "$new" 2>/dev/null
     failed="${failed:+$failed, }$file cannot be written (${said##*: })"
 done
-if mkdir "$2/$0/watched" 2>/dev/null; then
+if grep -qsz "^SLURM_JOB_ID=$0\\$" /proc/[0-9]*/environ && mkdir "$2/$0/watched" 2>/dev/null; then
     setsid sh -c "$4" "$0" "$2/$0" "$3/shutdowntime" </dev/null >/dev/null 2>&1 &
 fi
 [ -z "$failed" ] || { echo "$failed" >&2; exit 1; }
 """
 # Both files go with the job: the next one on the machine would take the time for its own. What has been
-# written for another job meanwhile stays. A job that cannot be seen is not waited for.
+# written for another job meanwhile stays. A job that cannot be seen is not waited for; that is found out
+# before the watcher starts, or one that ends by then would leave its files.
 _WITHDRAW = """
-there() { grep -qsz "^SLURM_JOB_ID=$0\\$" /proc/[0-9]*/environ; }
-there || { rmdir "$1/watched"; exit; }
-while there; do sleep 5; done
+while grep -qsz "^SLURM_JOB_ID=$0\\$" /proc/[0-9]*/environ; do sleep 5; done
 [ "$(cat "$1/shutdowntime_job")" != "$(cat "$2")" ] || rm -f "$2"
 rm -rf "$1"
 """
