@@ -200,8 +200,8 @@ class Concerns:
         for host in hosts:
             self.host_moved(host)
         self._companions_moved(node)
-        if node.job in self._world.machines:
-            self._mark_machines(node.job)
+        for job in {one.job for one in (before, after) if one is not None} & self._world.machines.keys():
+            self._mark_machines(job)
         if before is not None and (before.held != node.held or before.order != node.order):
             self._companions_moved(before)
         self._mark_scale()

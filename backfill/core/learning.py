@@ -5,7 +5,7 @@ from __future__ import annotations
 from backfill.core.model.cluster import Job, JobState
 from backfill.core.model.lifecycle import ManagedNode, Phase
 from backfill.core.model.measures import Habits, RunTimes
-from backfill.core.model.readiness import IMAGE, Streak
+from backfill.core.model.readiness import Streak, image_streak
 from backfill.core.picture import Picture
 
 # A boot shows that host and image are well; a return the host alone; what was only drained shows nothing.
@@ -21,7 +21,7 @@ def follow(
     """
     if before is None or before.phase is after.phase:
         return ()
-    names = (after.host, IMAGE)
+    names = (after.host, image_streak(after.image))
     if after.phase is Phase.READY:
         shown = names[: _SHOWS.get(before.phase, 0)]
         return tuple(name for name in shown if streaks.pop(name, None) is not None)

@@ -13,7 +13,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from backfill.core.model.fleet import STILL, Instance
-from backfill.core.model.lifecycle import HeldJob, ManagedNode, Phase
+from backfill.core.model.lifecycle import ABSENT, HeldJob, ManagedNode, Phase
 from backfill.core.model.operations import (
     AlreadySuspended,
     HostAllocation,
@@ -279,8 +279,12 @@ class FleetIndex:
     def _note_phase(self, before: Phase | None, node: ManagedNode) -> None:
         if before is not None:
             self._phases[before].discard(node.name)
+        kind = making(node)
         if before is Phase.BOOTING and node.phase is Phase.READY:
-            self.booted[making(node)] = node.since_s
+            self.booted[kind] = node.since_s
+        elif before is None and node.phase is not Phase.BOOTING and node.phase not in ABSENT:
+            # Read from the journal, or taken over: it has come out of its boot, after this.
+            self.booted[kind] = max(node.created_s, self.booted.get(kind, 0.0))
         self._phases[node.phase].add(node.name)
 
     def _count(self, before: ManagedNode | None, after: ManagedNode | None) -> None:

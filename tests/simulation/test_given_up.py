@@ -11,7 +11,11 @@ from backfill.core.model.changes import NodeForgotten
 from backfill.core.model.lifecycle import Phase
 from backfill.core.model.sentences import why
 from backfill.core.policies.environments import Environment, Environments
+from backfill.core.policies.limits import Limits
+from backfill.core.policies.own_machines import OwnMachines
+from backfill.core.policies.readiness import Readiness
 from backfill.core.policies.scale import Scale
+from backfill.core.policy import Template
 from backfill.drivers.simulated.world import SimulatedWorld
 from backfill.drivers.store.memory import MemoryJournal
 from backfill.ports.errors import DriverError
@@ -180,9 +184,10 @@ def test_a_name_that_failed_long_ago_holds_nobody_up(restarted: bool) -> None:
 CATALOGUE = Environments((Environment("bad", "bad-1"), Environment("cms", "cms-7")))
 
 
-def catalogued(sim: SimulatedWorld, scale: Scale = SCALE) -> Rehearsal:
+def catalogued(sim: SimulatedWorld, scale: Scale = SCALE, **rules: object) -> Rehearsal:
     """Instances of three images; it looks six times a minute."""
-    return Rehearsal(sim, policies(scale=scale, environments=CATALOGUE), MemoryJournal(), poll_s=10.0)
+    every = policies(scale=scale, environments=CATALOGUE, **rules)
+    return Rehearsal(sim, every, MemoryJournal(), poll_s=10.0)
 
 
 @pytest.mark.parametrize("first_s", [0.0, HOUR_S])
@@ -234,3 +239,66 @@ def test_two_images_that_fail_are_the_site() -> None:
     well = [job for job in jobs if "bad" not in sim.job(job).features]
     assert len(well) == 9
     run.until(lambda: ended(sim, *well), 3 * HOUR_S)
+
+
+def test_one_bad_image_does_not_rest_the_others() -> None:
+    """It fails on more hosts than one, again and again; each time a plain job comes, it begins at once."""
+    sim = cluster(cpus=6)
+    run = catalogued(sim, replace(SCALE, idle_s=30.0))
+    silent(sim, ["bad-1"])
+    sim.submit("htc", 100.0, features="bad")
+    run.run(1000.0)
+    for _ in range(12):
+        plain = sim.submit("htc", 30.0)
+        run.run(100.0)
+        assert ended(sim, plain)
+        run.run(900.0)
+
+
+def test_a_mended_image_is_tried_again_while_others_boot_all_the_time() -> None:
+    """It waits for tries of its own alone."""
+    sim, names = cluster(cpus=20), tuple(f"vn{number}" for number in range(1, 41))
+    sim.provider.boot_s = 60.0
+    run = catalogued(
+        sim,
+        replace(SCALE, idle_s=20.0, boot_within_s=90.0),
+        readiness=Readiness(rest_s=60.0),
+        limits=Limits(boots_at_once=12, creates_per_hour=5000),
+        own_machines=OwnMachines(enabled=True),
+        instances=Template(names, tuple(f"10.77.1.{n}/16" for n in range(1, 41)), TWELVE.flavour),
+    )
+    silent(sim, ["bad-1"])
+    plain, bad = sim.submit("htc", 10.0), sim.submit("htc", 100.0, features="bad")
+    given_up = False
+    for second in range(0, 1800, 20):
+        given_up |= bool(phases(run, Phase.GIVEN_UP))
+        if second == 600:
+            silent(sim, ["bad-1"], on=False)
+        sim.submit("htc", 60.0, user="eve", comment="backfill-vm:cpus=1")
+        run.run(20.0)
+    assert given_up
+    assert ended(sim, plain, bad)
+
+
+def test_what_failed_before_a_restart_and_was_not_needed_since_is_no_sign() -> None:
+    """Others have booted after it: the daemon finds that in what it remembers."""
+    sim = cluster(cpus=6)
+    run = catalogued(sim, replace(SCALE, idle_s=30.0), readiness=Readiness(break_after=100))
+    long = [sim.submit("htc", 2e5) for _ in range(2)]
+    run.until(lambda: running(sim, *long), 100.0)
+    sim.faults.never_boots("vn3", 1)
+    never = sim.submit("htc", 100.0)
+    run.until(lambda: bool(phases(run, Phase.FAILED)), 200.0)
+    for job in (never, *long):
+        sim.user_cancel(job)
+    run.run(300.0)
+    later = sim.submit("htc", 2e5)
+    run.until(lambda: running(sim, later), 100.0)
+    assert phases(run, Phase.FAILED)
+    run.kill()
+    run.start()
+    silent(sim, ["bad-1"])
+    sim.submit("htc", 100.0, features="bad")
+    run.until(lambda: bool(phases(run, Phase.GIVEN_UP)), 1000.0)
+    plain = sim.submit("htc", 10.0)
+    run.until(lambda: ended(sim, plain), 100.0)

@@ -234,7 +234,7 @@ def test_a_bad_name_sends_no_job_back_while_others_are_free() -> None:
         job = sim.submit("htc", 10.0, user="eve", num_nodes=2, cpus=2, comment="backfill-vm:cpus=1")
         run.until(lambda own=job: ended(sim, own), 1000)  # type: ignore[misc]
         assert run.world.managed["vn1"].phase is Phase.FAILED
-        assert run.world.managed["vn1"].retry == Retry(failures=1)
+        assert run.world.managed["vn1"].retry == Retry()
         run.until(lambda: len(run.world.managed) == 1, 100)
     assert run.world.generations["vn1"] == 2  # both of the first order
 
@@ -250,6 +250,22 @@ def test_what_an_order_fails_of_keeps_nobody_else_waiting() -> None:
     run.until(lambda: len(run.world.fleet.in_phase(Phase.FAILED)) == 2 and all_plain(run), 1000)
     plain = sim.submit("htc", 10.0, user="bob")
     run.until(lambda: ended(sim, plain), 100)
+
+
+def test_a_name_that_failed_for_an_order_serves_anybody_like_a_new_one() -> None:
+    """After all others; and a boot that fails there is its first failure."""
+    sim, run = begin(instances=few(1), scale=Scale(idle_s=5, boot_within_s=30.0, retry_after_s=10.0))
+    sim.faults.never_boots("vn1", 3)
+    own = replace(OWN, respawns=0)
+    run.cycle.policies = replace(run.cycle.policies, own_machines=own)
+    sim.submit("htc", 10.0, user="eve", comment="backfill-vm:cpus=1")
+    run.until(lambda: bool(run.world.fleet.in_phase(Phase.FAILED)) and all_plain(run), 1000)
+    run.cycle.policies = replace(run.cycle.policies, instances=few(2))
+    for name, again in (("vn2", 0), ("vn1", 1)):
+        sim.faults.never_boots("vn1", again)
+        plain = sim.submit("htc", 500.0, user="bob")
+        run.until(lambda job=plain: running(sim, job), 100)  # type: ignore[misc]
+        assert sim.job(plain).nodes == (name,)
 
 
 def all_plain(run: Rehearsal) -> bool:

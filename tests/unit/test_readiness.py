@@ -16,7 +16,7 @@ from backfill.core.model import changes as ch
 from backfill.core.model.cluster import Node, NodeBase
 from backfill.core.model.fleet import Flavour
 from backfill.core.model.lifecycle import ManagedNode, NodeProof, Phase
-from backfill.core.model.readiness import IMAGE, Fact, GuestReport, judge_registration, judge_report
+from backfill.core.model.readiness import Fact, GuestReport, image_streak, judge_registration, judge_report
 from backfill.core.model.records import decode, encode, remembered
 from backfill.core.model.refusals import Code
 from backfill.core.model.sentences import sentence, why
@@ -216,7 +216,7 @@ def test_a_host_that_fails_again_and_again_rests() -> None:
     assert sentence(why).endswith("clock is not proven")
     assert REST.rest_ends_s(world.streaks, world.now_s) == 600.0
     assert REST.open_breaker(world.streaks, world.now_s, "bm2", HOSTS) is None
-    assert REST.open_breaker(world.streaks, world.now_s, IMAGE, HOSTS) is None
+    assert REST.open_breaker(world.streaks, world.now_s, image_streak(""), HOSTS) is None
     world.apply(ch.Tick(600.0))
     assert REST.open_breaker(world.streaks, world.now_s, "bm1", HOSTS) is None
 
@@ -226,7 +226,7 @@ def test_an_image_that_fails_everywhere_rests() -> None:
     world = World()
     for host in ("bm1", "bm2", "bm1"):
         step(world, host, Phase.REMOVING)
-    why = REST.open_breaker(world.streaks, world.now_s, IMAGE, HOSTS)
+    why = REST.open_breaker(world.streaks, world.now_s, image_streak(""), HOSTS)
     assert why is not None
     assert why.code is Code.IMAGE_FAILS
 
@@ -238,7 +238,7 @@ def test_one_success_closes_the_breaker() -> None:
     step(world, "bm2", Phase.REMOVING)
     step(world, "bm1", Phase.READY)
     assert rules.open_breaker(world.streaks, world.now_s, "bm1", HOSTS) is None
-    assert rules.open_breaker(world.streaks, world.now_s, IMAGE, HOSTS) is None
+    assert rules.open_breaker(world.streaks, world.now_s, image_streak(""), HOSTS) is None
     assert rules.open_breaker(world.streaks, world.now_s, "bm2", HOSTS)
 
 
@@ -250,4 +250,4 @@ def test_what_did_not_boot_shows_nothing_of_the_image(was: Phase, closed: set[st
         step(world, host, Phase.REMOVING)
     before = ManagedNode("vn2", "", "bm1", 1, was, 0.0, 0.0)
     follow(world.streaks, before, replace(before, phase=Phase.READY), world.now_s)
-    assert set(world.streaks) == {"bm1", "bm2", IMAGE} - closed
+    assert set(world.streaks) == {"bm1", "bm2", image_streak("")} - closed

@@ -98,7 +98,17 @@ _REMEDIES = {
 OF_THE_SITE = frozenset({CLOCK, MUNGE, FILES, SALT})
 
 
-IMAGE = ""  # among the names of streaks: the image, which no host is called
+_IMAGE = "image "  # among the names of streaks: no host has a blank in its own
+
+
+def image_streak(image: str) -> str:
+    """Return the name of an image's streak; empty: the usual image."""
+    return _IMAGE + image
+
+
+def is_image_streak(name: str) -> bool:
+    """Return True if it is the name of an image's streak, and no host's."""
+    return name.startswith(_IMAGE)
 
 
 @dataclass(frozen=True, slots=True)

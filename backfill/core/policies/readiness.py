@@ -6,7 +6,17 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from backfill.core.model.keys import key
-from backfill.core.model.readiness import ADDRESS, CLOCK, FILES, IMAGE, KEY, MUNGE, SALT, Streak, kind_of
+from backfill.core.model.readiness import (
+    ADDRESS,
+    CLOCK,
+    FILES,
+    KEY,
+    MUNGE,
+    SALT,
+    Streak,
+    is_image_streak,
+    kind_of,
+)
 from backfill.core.model.refusals import Code, Reason, Words, because
 
 
@@ -54,19 +64,19 @@ class Readiness:
     def open_breaker(
         self, streaks: Mapping[str, Streak], now_s: float, name: str, hosts: Iterable[str]
     ) -> Reason | None:
-        """Return why nothing may be made on host `name` (or of the IMAGE) now, if nothing may.
+        """Return why nothing may be made on host `name` (or of an image, by its streak) now, if nothing may.
 
         The image is to blame only when more than one host has failed with it.
         """
         streak = streaks.get(name)
         if streak is None or streak.count < self.break_after:
             return None
-        if name == IMAGE and sum(host in streaks for host in hosts) < 2:
+        if is_image_streak(name) and sum(host in streaks for host in hosts) < 2:
             return None
         if now_s >= streak.last_s + self.rest_s:
             return None
         last = Words(streak.problem)
-        if name == IMAGE:
+        if is_image_streak(name):
             return because(Code.IMAGE_FAILS, count=streak.count, rest_s=self.rest_s, said=last)
         return because(Code.HOST_FAILS, host=name, count=streak.count, rest_s=self.rest_s, said=last)
 

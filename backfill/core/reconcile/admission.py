@@ -9,7 +9,7 @@ from backfill.core.model.cluster import Node
 from backfill.core.model.fleet import CloneMethod, Flavour
 from backfill.core.model.lifecycle import ABSENT, OVER, ManagedNode, Phase
 from backfill.core.model.quantities import NOTHING, Resources
-from backfill.core.model.readiness import IMAGE
+from backfill.core.model.readiness import image_streak
 from backfill.core.model.refusals import Code, Reason, because, limit
 from backfill.core.names import names_of
 from backfill.core.picture import waits_for_fellows
@@ -79,9 +79,10 @@ def deaf(builder: PlanBuilder) -> frozenset[str]:
     Of many at once that is no sign: it is how a broken network looks, for new ones as well.
     """
     world, policies = builder.world, builder.policies
-    ready = world.fleet.in_phase(Phase.READY) if world.silent else set[str]()
-    since_s = {n: max(world.silent[n], world.sighted_since_s) for n in ready if n in world.silent}
-    if len(since_s) > policies.liveness.most(len(ready)):
+    ours = ((n, from_s) for n, from_s in world.silent.items() if n in world.managed)
+    ready = {n: from_s for n, from_s in ours if world.managed[n].phase is Phase.READY}
+    since_s = {n: max(from_s, world.sighted_since_s) for n, from_s in ready.items()}
+    if len(since_s) > policies.liveness.most(world.fleet.count_in(Phase.READY)):
         return frozenset()
     for from_s in since_s.values():
         builder.wake_at(from_s + policies.limits.sure_after_s)
@@ -196,7 +197,9 @@ def not_admitted(builder: PlanBuilder, image: str) -> Reason | None:
     world, policies = builder.world, builder.policies
     builder.awaits(Topic.BOOTS)
     why = may_create(world, policies.limits) or unplaced(builder) or builder.budget_full()
-    why = why or policies.readiness.open_breaker(world.streaks, world.now_s, IMAGE, policies.hosts)
+    why = why or policies.readiness.open_breaker(
+        world.streaks, world.now_s, image_streak(own_image(policies, image)), policies.hosts
+    )
     # When a rest is over that now keeps instances from being made.
     builder.wake_at(policies.readiness.rest_ends_s(world.streaks, world.now_s))
     builder.wake_at(hour_over_s(builder))

@@ -53,14 +53,17 @@ def _proven_s(builder: PlanBuilder) -> float:
 
 
 def keep_tainted(builder: PlanBuilder, node: ManagedNode, reason: str) -> None:
-    """Free a name that was given up for an order, which goes: orders take it after all others.
+    """Free a name that was given up for an order, which goes: whoever has another one takes that first.
 
-    What an order's users ask for may be to blame. So it is never given up here, and no wait for its next
-    try keeps others from beginning.
+    What an order's users ask for may be to blame. So it is never given up here, its next user begins to
+    count anew, and no wait for that keeps others from beginning.
     """
-    failures = min(node.retry.failures, builder.policies.scale.give_up_after - 1)
     kept = replace(node, fleet="", job="", inside=False)
-    _become(builder, kept, Phase.FAILED, reason, Retry(failures, blamed=node.retry.blamed))
+    _become(builder, kept, Phase.FAILED, reason, Retry(blamed=node.retry.blamed))
+
+
+def _is_tainted(node: ManagedNode) -> bool:
+    return node.phase is Phase.FAILED and node.retry.not_before_s is None
 
 
 # --- names for new instances ---------------------------------------------------------------------
@@ -74,14 +77,23 @@ def free_slot(
     None: there is none, or none is to be used now; why is refused.
     """
     spared = _others_fail(builder, kind)
-    doubtful = _doubtful(builder) + _unproven(builder, kind)
-    if doubtful and _rests(builder, doubtful, spared=spared):
+    all_fail = _doubtful(builder)
+    doubtful, fleet = all_fail + _unproven(builder, kind), builder.world.fleet
+    # A kind that fails while others work waits for tries of its own alone.
+    trying = fleet.count_in(Phase.BOOTING) if all_fail else fleet.booting.get(kind, 0)
+    if doubtful and _rests(builder, doubtful, trying=trying, spared=spared):
         return None  # the other names would only fail as well
+    tainted = None
     for name, address, node in _names(builder, image):
         if node is not None and not spared and _warns(builder, node):
             return None
-        if not _is_used(builder, name, node) and (node is None or _may_be_tried(builder, node)):
+        if _is_used(builder, name, node) or not (node is None or _may_be_tried(builder, node)):
+            continue
+        if node is None or not _is_tainted(node):
             return name, address, _past(builder, node, kind)
+        tainted = tainted or (name, address, node)
+    if tainted is not None:
+        return *tainted[:2], _past(builder, tainted[2], kind)
     if (slot := _last_resort(builder, image, kind, doubtful)) is None:
         builder.refuse("cluster", what, because(Code.NO_NAME), about)
     return slot
@@ -199,8 +211,10 @@ def _has_failed(builder: PlanBuilder, node: ManagedNode) -> bool:
     if (until_s := _warns_until_s(builder, node)) is None:
         return False
     builder.wake_at(until_s)
-    since = node.phase is Phase.FAILED and node.since_s > _proven_s(builder)
-    return since or builder.now_s < until_s
+    if node.phase is Phase.FAILED and node.since_s > _proven_s(builder):
+        until_s += builder.policies.readiness.rest_s  # it would have been tried again by then
+        builder.wake_at(until_s)
+    return builder.now_s < until_s
 
 
 def _others_fail(builder: PlanBuilder, kind: Making) -> bool:
@@ -209,8 +223,8 @@ def _others_fail(builder: PlanBuilder, kind: Making) -> bool:
     return len(kinds) == 1 and kind not in kinds
 
 
-def _rests(builder: PlanBuilder, doubtful: list[ManagedNode], *, spared: bool) -> bool:
-    """Return True if it is too early for another try, or one is under way.
+def _rests(builder: PlanBuilder, doubtful: list[ManagedNode], *, trying: int, spared: bool) -> bool:
+    """Return True if it is too early for another try, or one is under way: some are `trying`.
 
     It rests for as long as the trouble has lasted so far, within bounds; a person who has freed a name
     since then does not wait, nor does who is `spared` since only others have failed.
@@ -221,7 +235,7 @@ def _rests(builder: PlanBuilder, doubtful: list[ManagedNode], *, spared: bool) -
         return False
     over_s = last.since_s + max(rest_s, min(last.since_s - first.since_s, _LONGEST_REST_S))
     builder.wake_at(over_s)
-    if (spared or builder.now_s >= over_s) and not builder.world.fleet.count_in(Phase.BOOTING):
+    if (spared or builder.now_s >= over_s) and not trying:
         return False
     _refuse(builder, last)
     return True

@@ -245,7 +245,7 @@ def _idle(builder: PlanBuilder) -> list[ManagedNode]:
 
 def _idle_count(builder: PlanBuilder) -> int:
     ready = builder.world.ready
-    return len(ready.idle - ready.down - deaf(builder)) + builder.world.fleet.count_in(Phase.BOOTING)
+    return len(ready.idle) - len(ready.down) + builder.world.fleet.count_in(Phase.BOOTING)
 
 
 def _grow(builder: PlanBuilder, want: Want) -> bool:
@@ -343,10 +343,8 @@ def _shrink(builder: PlanBuilder, leave: set[str], spare: Sequence[ManagedNode],
     `in_need`: other kinds could not be made for want of something that these may have.
     """
     warm = 0 if in_need else builder.policies.scale.warm
-    unheard, fallen = deaf(builder), builder.world.ready.down
-    useless = [m for m in spare if m.name in unheard]
-    warm_ones = [m for m in spare if m.name not in unheard | fallen]  # those that are DOWN go as such
-    _let_go(builder, leave, [*useless, *warm_ones[: max(0, len(warm_ones) - warm)]], "nobody waits")
+    spare = [m for m in spare if m.name not in builder.world.ready.down]  # none of these is warm
+    _let_go(builder, leave, spare[: max(0, len(spare) - warm)], "nobody waits")
 
 
 def _make_way(builder: PlanBuilder, leave: set[str]) -> None:
