@@ -13,7 +13,7 @@ help:
 	@echo "make test            some tests of each kind, on real parts as well, in a quarter of an hour"
 	@echo "make gate            all that must pass before anything lands, in three quarters at most"
 	@echo "make check           linters, types and what holds for every file, under a minute"
-	@echo "make unit            tests that need no real parts, in a minute and a half"
+	@echo "make unit            tests that need no real parts, in a minute"
 	@echo "make sim             simulated clusters, random accidents and properties, in four minutes"
 	@echo "make real            tests on a real one-machine cluster"
 	@echo "make soak            long tests: a real pause of twenty minutes and the like, random input"
