@@ -113,7 +113,10 @@ def _submit(bed: Bed, layout: str, *argv: str) -> str:
     options, word = _LAYOUTS[layout]
     job = bed.sbatch("-p", "htc", "--hold", *options, "-D", "/tmp", *argv)
     asks = f"AdminComment=backfill-vm:held=1,{word}"
-    bed.lab.run("ctl", ["scontrol", "update", f"JobId={job}", asks], check=True)
+    # Slurm does it, and yet calls that a failure as long as no node is there for the job.
+    bed.lab.run("ctl", ["scontrol", "update", f"JobId={job}", asks], check=False)
+    if asks not in _shown(bed, job):
+        raise RuntimeError(f"job {job} could not be told {asks}")
     return job
 
 
