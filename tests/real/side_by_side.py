@@ -417,6 +417,8 @@ def main() -> int:
     parser.add_argument("--marks", default=GATE, help="which tests: pytest's -m")
     parser.add_argument("--pytest", action="append", default=[], metavar="OPTION")
     given = parser.parse_args()
+    if missing := [str(file) for file in given.files if not file.is_file()]:
+        parser.error(f"{', '.join(missing)}: there is no such file; name one of tests/real or tests/contract")
     files = given.files or sorted(
         path.relative_to(ROOT)
         for folder in ("tests/real", "tests/contract")

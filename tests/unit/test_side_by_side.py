@@ -126,6 +126,17 @@ def test_a_file_that_is_named_and_not_begun_is_told(
     assert f"{files[1]}: no test there is 'real and not soak'" in capsys.readouterr().err
 
 
+def test_a_file_that_does_not_exist_is_told_in_one_sentence(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Whoever mistypes a name gets no traceback."""
+    monkeypatch.setattr("sys.argv", ["side_by_side", "tests/real/test_nothing.py"])
+    with pytest.raises(SystemExit) as ended:
+        side_by_side.main()
+    assert ended.value.code == 2
+    assert "tests/real/test_nothing.py: there is no such file" in capsys.readouterr().err
+
+
 def test_more_begin_only_while_processors_idle() -> None:
     """The first ones always; then one after the other, each given time to show what it needs."""
     idle = [0.0]
