@@ -37,7 +37,8 @@ def policy(at_once: int, lab: Lab) -> dict[str, Any]:
     hardware = lab_policy(lab, image.build())["libvirt"]["hardware"]
     return {
         "libvirt": {"hardware": {**hardware, "translation_cache_mb": CACHE_MB}},
-        "instances": {"names": f"vn[1-{most}]"},
+        # Small enough for a hundred on a machine of 24 GiB.
+        "instances": {"names": f"vn[1-{most}]", "flavour": {"cpus": 1, "memory_mb": 192}},
         "placement": {"cpu_overcommit": float(most)},
         "cloning": {"at_once_per_host": at_once},
         "limits": {
@@ -52,7 +53,10 @@ def policy(at_once: int, lab: Lab) -> dict[str, Any]:
 def make(bed: Bed, size: int) -> dict[str, Any]:
     """Order a fleet, wait until it is ready, and let it go again; what the daemon told of it."""
     before = cpu_s()
-    identity = bed.ask("fleet", n=size, method="instant")["id"]
+    ordered = bed.ask("fleet", n=size, method="instant")
+    if "id" not in ordered:
+        raise RuntimeError(f"no fleet of {size}: {ordered}")
+    identity = ordered["id"]
 
     def settled() -> Any:
         (fleet,) = (f for f in bed.ask("fleets")["fleets"] if f["id"] == identity)
