@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from backfill.core.model.changes import NodeForgotten
-from backfill.core.model.lifecycle import Phase
+from backfill.core.model.lifecycle import ManagedNode, Phase
 from backfill.core.model.sentences import why
 from backfill.core.policies.environments import Environment, Environments
 from backfill.core.policies.limits import Limits
@@ -35,6 +35,14 @@ def silent(sim: SimulatedWorld, names: Iterable[str], *, on: bool = True) -> Non
 def lived(sim: SimulatedWorld) -> Rehearsal:
     """It looks six times a minute: hours pass."""
     return Rehearsal(sim, policies(scale=SCALE), MemoryJournal(), poll_s=10.0)
+
+
+def at_work(sim: SimulatedWorld, run: Rehearsal) -> ManagedNode:
+    """An instance with a job that lasts for days."""
+    low = sim.submit("htc", 1e6)
+    run.until(lambda: running(sim, low), 60)
+    (node,) = run.world.managed.values()
+    return node
 
 
 def boots(run: Rehearsal, name: str = "") -> list[str]:
@@ -72,9 +80,7 @@ def test_while_it_lasts_a_try_is_rare_and_alone() -> None:
     """However many jobs wait; and work that stands still is none of it."""
     sim = cluster(cpus=2)
     run = lived(sim)
-    low = sim.submit("htc", 1e5)
-    run.until(lambda: running(sim, low), 60)
-    (node,) = run.world.managed.values()
+    node = at_work(sim, run)
     sim.submit("batch", 1e5, cpus=2, required_nodes=(node.host,))
     run.until(lambda: phases(run, Phase.PARKED) == {node.name}, 60)
     silent(sim, TWELVE.names)
@@ -94,9 +100,7 @@ def test_what_comes_back_shows_nothing_of_whether_boots_work() -> None:
     """A host is taken and given back all day while no boot works: nobody is to blame for that."""
     sim = cluster(cpus=6)
     run = lived(sim)
-    low = sim.submit("htc", 1e6)
-    run.until(lambda: running(sim, low), 60)
-    (node,) = run.world.managed.values()
+    node = at_work(sim, run)
     silent(sim, TWELVE.names)
     for _ in range(6):
         sim.submit("htc", 1e5)

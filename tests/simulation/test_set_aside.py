@@ -50,9 +50,11 @@ def bad(given: PolicySet) -> PolicySet:
     return replace(given, instances=BadTemplate(known.names, known.addresses, known.flavour))
 
 
-def at_work(given: PolicySet) -> tuple[SimulatedWorld, Rehearsal, list[str]]:
-    """An instance on each of two hosts, each with a job."""
-    sim = cluster(1)
+def at_work(
+    given: PolicySet, sim: SimulatedWorld | None = None
+) -> tuple[SimulatedWorld, Rehearsal, list[str]]:
+    """Two instances, each with a job; on a host each unless `sim` is given."""
+    sim = sim or cluster(1)
     run = Rehearsal(sim, given, MemoryJournal(), spare=True)
     lows = [sim.submit("htc", 400.0) for _ in range(2)]
     run.until(lambda: running(sim, *lows), 60)
@@ -272,13 +274,8 @@ def test_what_is_paused_so_is_suspended_in_slurm_as_well(
 
 def beside(**others: object) -> tuple[SimulatedWorld, Rehearsal, list[str]]:
     """Two jobs on one host of four CPUs, from which only so many make way as have to."""
-    sim = one_host()
     given = policies(**{"hosts": ("bm1",), "victims": Victims(extent=Extent.NEEDED), **others})
-    run = Rehearsal(sim, given, MemoryJournal(), spare=True)
-    lows = [sim.submit("htc", 400.0) for _ in range(2)]
-    run.until(lambda: running(sim, *lows), 60)
-    run.run(5.0)
-    return sim, run, lows
+    return at_work(given, one_host())
 
 
 def count(run: Rehearsal, action: type) -> int:

@@ -73,7 +73,7 @@ def _serves(policies: PolicySet, offering: Offering, asked: Asked) -> bool:
     return fits and (private or not offering.reserved) and (not device or device in offering.devices)
 
 
-def deaf(builder: PlanBuilder) -> frozenset[str]:
+def unheard_nodes(builder: PlanBuilder) -> frozenset[str]:
     """Return names of ready nodes that Slurm has not heard for so long that no job will begin there.
 
     Of many at once that is no sign: it is how a broken network looks, for new ones as well.

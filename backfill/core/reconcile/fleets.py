@@ -41,7 +41,7 @@ from backfill.core.reconcile.orders import (
 )
 from backfill.core.reconcile.own_machines import places_in
 from backfill.core.reconcile.pressure import why_taken
-from backfill.core.reconcile.retries import keep_tainted
+from backfill.core.reconcile.retries import keep_failed_name
 from backfill.core.reconcile.turns import comes_first
 from backfill.core.room import host_full, numa_full, own_loan, places_now, room
 
@@ -292,7 +292,7 @@ def _shrink(builder: PlanBuilder, fleet: Fleet) -> None:
     for node in there:
         busy = begun + removals(builder.world, node.host, Phase.DRAINING, Phase.REMOVING)
         if node.phase is Phase.GIVEN_UP:
-            keep_tainted(builder, node, f"{fleet.id} goes: {node.reason}")
+            keep_failed_name(builder, node, f"{fleet.id} goes: {node.reason}")
         elif node.phase is Phase.FAILED:
             builder.forget(node, f"{fleet.id} goes")
         elif node.phase not in (Phase.BOOTING, Phase.READY) or busy >= most:

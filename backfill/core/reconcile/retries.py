@@ -52,7 +52,7 @@ def _proven_s(builder: PlanBuilder) -> float:
     return max(builder.world.fleet.booted.values(), default=0.0)
 
 
-def keep_tainted(builder: PlanBuilder, node: ManagedNode, reason: str) -> None:
+def keep_failed_name(builder: PlanBuilder, node: ManagedNode, reason: str) -> None:
     """Free a name that was given up for an order, which goes: whoever has another one takes that first.
 
     What an order's users ask for may be to blame. So it is never given up here, its next user begins to
@@ -62,7 +62,7 @@ def keep_tainted(builder: PlanBuilder, node: ManagedNode, reason: str) -> None:
     _become(builder, kept, Phase.FAILED, reason, Retry(blamed=node.retry.blamed))
 
 
-def _is_tainted(node: ManagedNode) -> bool:
+def _failed_for_an_order(node: ManagedNode) -> bool:
     return node.phase is Phase.FAILED and node.retry.not_before_s is None
 
 
@@ -83,17 +83,17 @@ def free_slot(
     trying = fleet.count_in(Phase.BOOTING) if all_fail else fleet.booting.get(kind, 0)
     if doubtful and _rests(builder, doubtful, trying=trying, spared=spared):
         return None  # the other names would only fail as well
-    tainted = None
+    last = None
     for name, address, node in _names(builder, image):
         if node is not None and not spared and _warns(builder, node):
             return None
         if _is_used(builder, name, node) or not (node is None or _may_be_tried(builder, node)):
             continue
-        if node is None or not _is_tainted(node):
+        if node is None or not _failed_for_an_order(node):
             return name, address, _past(builder, node, kind)
-        tainted = tainted or (name, address, node)
-    if tainted is not None:
-        return *tainted[:2], _past(builder, tainted[2], kind)
+        last = last or (name, address, node)
+    if last is not None:
+        return *last[:2], _past(builder, last[2], kind)
     if (slot := _last_resort(builder, image, kind, doubtful)) is None:
         builder.refuse("cluster", what, because(Code.NO_NAME), about)
     return slot

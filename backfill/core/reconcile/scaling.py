@@ -13,12 +13,12 @@ from backfill.core.policy import PolicySet
 from backfill.core.reconcile.admission import (
     MINUTE_S,
     Want,
-    deaf,
     find_open_host,
     image_of,
     not_admitted,
     own_image,
     serves,
+    unheard_nodes,
     wants,
 )
 from backfill.core.reconcile.builder import PlanBuilder, answers, budgets_change_s, removals
@@ -83,8 +83,8 @@ def _let_forgotten_go(builder: PlanBuilder, leave: set[str]) -> None:
     world, policies = builder.world, builder.policies
     private, forgotten = policies.environments.private, []
     for node in (world.managed[name] for name in sorted(world.ready.kept)):
-        ours = not node.found or node.job or image_of(policies, node) in private
-        if not ours and node.host in world.hosts:  # as in _idle
+        stays = not node.found or node.job or image_of(policies, node) in private
+        if not stays and node.host in world.hosts:  # as in _idle
             forgotten.append(node)
     _let_go(builder, leave, forgotten, "taken over and reserved for a job of which no record tells")
 
@@ -115,7 +115,7 @@ def _wanted(builder: PlanBuilder) -> list[Want]:
     needs = _needs(world, policies)
     builder.wake_at(needs.until_s)
     builder.refuse_all(needs.refusals)
-    return wants(world, policies, needs.kinds, deaf(builder))
+    return wants(world, policies, needs.kinds, unheard_nodes(builder))
 
 
 def _tell_apart(builder: PlanBuilder, wanted: Sequence[Want]) -> None:

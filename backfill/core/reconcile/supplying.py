@@ -16,7 +16,7 @@ from backfill.core.names import names_of
 from backfill.core.placement import count_on, node_of, open_hosts, wanted_again_s
 from backfill.core.policies.supply import Offer, PilotsWanted
 from backfill.core.queue import Topic
-from backfill.core.reconcile.admission import MINUTE_S, deaf
+from backfill.core.reconcile.admission import MINUTE_S, unheard_nodes
 from backfill.core.reconcile.builder import PlanBuilder, Progress, most_instances, on_cpu
 from backfill.core.reconcile.making_room import seeking_room
 from backfill.core.reconcile.own_machines import kinds_waiting
@@ -110,7 +110,7 @@ def _rooms(builder: PlanBuilder) -> Iterator[float]:
     world, policies = builder.world, builder.policies
     builder.awaits(Topic.ROOM)
     usual = policies.instances.flavour
-    for name in sorted(world.ready.idle - world.ready.down - deaf(builder)):
+    for name in sorted(world.ready.idle - world.ready.down - unheard_nodes(builder)):
         node = world.managed[name]
         if usual.cpus <= policies.instances.flavour_of(node).cpus:
             yield _free_s(builder, node.host)
