@@ -43,6 +43,9 @@ class SimulatedRig:
     def booted(self, name: str) -> None:
         self.until(lambda: self.world.instance(name).machine.booted)
 
+    def use_memory(self, host: str, name: str, memory_mb: int) -> None:
+        """Simulated guests have used all that they have."""
+
     def start_job(self, host: str, name: str, job: str) -> None:
         self.world._machines.launch(job, 0, [name], needed_s=1e6)
 

@@ -152,6 +152,10 @@ class LibvirtRig:
         lines = self.console_text(name).replace("\r", "").split("\n")[:-1]
         return sum(line.startswith(f"{_JOB}{job} ") for line in lines)
 
+    def use_memory(self, host: str, name: str, memory_mb: int) -> None:
+        script = f"head -c {memory_mb}M /dev/zero | tail | wc -c"  # without a line's end it keeps all
+        assert int(self.in_guest(host, name, script)) == memory_mb << 20
+
     # --- beyond the contract ---------------------------------------------------------------
 
     def console_text(self, name: str) -> str:
