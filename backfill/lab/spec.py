@@ -205,7 +205,7 @@ def host_address(name: str) -> str:
 
 def lab_root() -> Path:
     """Return the directory that holds every lab's files."""
-    return Path(os.environ.get("BACKFILL_LAB_ROOT", "/var/lib/backfill/lab"))
+    return Path(os.environ.get("BACKFILL_LAB_ROOT", "/var/lib/backfill-lab"))
 
 
 def cache_root() -> Path:

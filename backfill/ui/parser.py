@@ -39,7 +39,7 @@ VARIABLES = (
     ("BACKFILL_SOCKET", "the daemon's socket, unless --socket names it"),
     ("BACKFILL_URL", "the daemon's web service, to ask it instead, unless --socket or --config is given"),
     ("SLURM_JWT", "the token for it: export $(scontrol token)"),
-    ("BACKFILL_LAB_ROOT", "where labs keep their files (/var/lib/backfill/lab)"),
+    ("BACKFILL_LAB_ROOT", "where labs keep their files (/var/lib/backfill-lab)"),
     ("BACKFILL_CACHE", "where the lab keeps what it built (/var/cache/backfill)"),
     ("NO_COLOR", "no colours in a terminal either"),
 )

@@ -8,10 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from backfill.config.model import DaemonSettings
 from backfill.lab import control, guestroot, image
 from backfill.lab.cluster import Lab
 from backfill.lab.slurmconf import cgroup_conf, slurm_conf
-from backfill.lab.spec import LabError, LabSpec, host_address
+from backfill.lab.spec import LabError, LabSpec, host_address, lab_root
 from backfill.lab.waiting import lock_for_life, lock_holder, wait_until
 
 
@@ -98,6 +99,12 @@ def test_newer_slurm_has_other_lines() -> None:
     assert "SwitchType" not in slurm_conf(new)
     assert cgroup_conf(old) == "CgroupPlugin=cgroup/v1\n"
     assert cgroup_conf(new) == "CgroupPlugin=disabled\n"
+
+
+def test_labs_do_not_lie_among_the_daemons_files(monkeypatch: pytest.MonkeyPatch) -> None:
+    """systemd gives all of StateDirectory to the daemon's user, and a purge of the package removes it."""
+    monkeypatch.delenv("BACKFILL_LAB_ROOT", raising=False)
+    assert not lab_root().is_relative_to(DaemonSettings().state_dir)
 
 
 def test_absent_lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
