@@ -46,6 +46,35 @@ def test_a_plan_changes_nothing(rig: SiteRig, before: dict[str, str]) -> None:
     assert _picture(rig, "ctl") == before["ctl"]
 
 
+def _selects(rig: SiteRig, by: str, parameters: str) -> None:
+    """Let Slurm select by another plugin, as the whole site has to, each machine with its own slurm.conf."""
+    words = (
+        f"s|^SelectType=.*|SelectType={by}|; s|^SelectTypeParameters=.*|SelectTypeParameters={parameters}|"
+    )
+    for machine in ("ctl", *rig.lab.hosts):
+        rig.sh(machine, f"sed -i '{words}' /etc/slurm/slurm.conf")
+    rig.sh("ctl", "systemctl restart slurmctld")
+    for host in rig.lab.hosts:
+        rig.sh(host, "systemctl restart slurmd")
+    rig.until(lambda: rig.ctl("sinfo", "-h", "-o", "%T").split() == ["idle"], what="idle nodes")
+
+
+def test_jobs_that_a_change_would_lose_are_not_ours_to_end(rig: SiteRig, before: dict[str, str]) -> None:
+    """Slurm selects by whole nodes there, and a job runs: nothing is changed, and it goes on."""
+    _selects(rig, "select/linear", "CR_Memory")
+    plain = _picture(rig, "ctl")
+    job = rig.takes("bob", rig.lab.hosts[0])
+    told = rig.try_("ctl", rig.program, "setup", *rig.options_of_setup())
+    assert told.returncode == 1, told.stdout + told.stderr
+    why = "nothing was changed: SelectType would be select/cons_tres instead of select/linear"
+    assert f"{why}, and 1 job runs or waits" in told.stderr
+    assert _picture(rig, "ctl") == plain
+    assert rig.state(job) == "RUNNING"
+    rig.release(job)
+    _selects(rig, "select/cons_tres", "CR_Core")
+    assert _picture(rig, "ctl") == before["ctl"]
+
+
 def test_it_is_set_up_and_sound(rig: SiteRig) -> None:
     """By the three commands that setup tells; a second setup has nothing to do."""
     options = rig.options_of_setup()

@@ -130,8 +130,9 @@ def jobs_lost(now: str, then: str, jobs: int) -> str:
     """
     if not jobs or now == then or {now, then} <= _ALIKE:
         return ""
+    who = "1 job runs or waits" if jobs == 1 else f"{jobs} jobs run or wait"
     return (
-        f"SelectType would be {then} instead of {now}, and {jobs} jobs run or wait: at that change Slurm may "
+        f"SelectType would be {then} instead of {now}, and {who}: at that change Slurm may "
         "lose them, or their next steps fail (slurm.conf(5)); let them end, or change SelectType yourself"
     )
 
