@@ -98,11 +98,15 @@ def run(suite: Path, release: str, kind: str, only: Sequence[str]) -> dict[str, 
             "USER": "root",
         }
         argv = [runner, "-m", "pytest", "-p", "no:cacheprovider", "--local-config", "-rfE", "--tb=short"]
-        argv += [f"--rootdir={tests}", f"--junitxml={own}/told.xml", f"--basetemp={common}/suite-work"]
+        argv += [f"--rootdir={tests}", f"--junitxml={own}/told.xml"]
         told: dict[str, Told] = {}
         with (out / "output").open("w") as output:
             for file in files(tests, only):
-                process = lab.popen("ctl", [*argv, str(file)], env=environment, stdout=output, stderr=output)
+                # Guests still have the directory of before, by its name, where one is made anew over NFS.
+                work = f"--basetemp={common}/suite-{file.stem}"
+                process = lab.popen(
+                    "ctl", [*argv, work, str(file)], env=environment, stdout=output, stderr=output
+                )
                 process.wait(_LIMIT_S)
                 if not (own / "told.xml").is_file():
                     raise SuiteError(f"{file.name} ended without a report; see {out}/output")
