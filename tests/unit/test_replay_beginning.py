@@ -11,14 +11,14 @@ from typing import Any
 import pytest
 
 from backfill.drivers.simulated.world import SimulatedWorld
-from backfill.sim.replay.beginning import beside, clock_s
+from backfill.sim.replay.beginning import beside, clock_s, need_one_clock
 from backfill.sim.replay.costs import Transfers
 from backfill.sim.replay.trace_cluster import START_S
 from backfill.sim.traces.models import ModelJob
 from backfill.sim.traces.reader import read_trace
 from backfill.sim.traces.shake import shaken
 from backfill.sim.traces.swf import swf_lines
-from backfill.sim.traces.trace import JobTrace
+from backfill.sim.traces.trace import JobTrace, TraceError
 from backfill.ui.commands.replay import main
 from backfill.ui.parser import BAD_DATA
 from tests.unit.policy_files import loaded, text
@@ -182,3 +182,36 @@ def test_json_tells_what_was_left_out_of_the_backlog(
     found, _ = replayed(tmp_path, capsys, "--backlog", str(tmp_path / "low.swf"))
     assert found["backlog_left_out"] == {"more processors than an instance has": 1}
     assert (found["low_jobs"], found["backlog_noted"]) == (0, {})
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs", "told"),
+    [
+        ("{}+0000", "{}", "has local times of an unknown zone, and the trace tells its zone"),
+        ("{}", "{}+0000", "tells the zone of its times, and the trace has local times of an unknown one"),
+        ("{}+0200", "{}+0100", ""),
+        ("{}", "{}", ""),
+    ],
+)
+def test_a_backlog_of_another_clock_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], ours: str, theirs: str, told: str
+) -> None:
+    """Nobody knows which of its jobs were there when the trace's came: it may be off by hours."""
+    loaded(tmp_path, text(LIMITS, instances=SMALL))
+    for name, form in (("low.txt", theirs), ("t.txt", ours)):
+        sacct(tmp_path, *(form.format(f"2024-01-01T{hour:02}:00:00") for hour in (8, 9)))
+        (tmp_path / "jobs.txt").rename(tmp_path / name)
+    files = (str(tmp_path / "t.txt"), "--policy", str(tmp_path / "policy.yaml"), "--cluster", "2x1")
+    status = main([*files, "--backlog", str(tmp_path / "low.txt"), "--json"])
+    said = capsys.readouterr().err
+    assert status == (BAD_DATA if told else 0)
+    assert (f"{tmp_path}/low.txt: {told}" in said) is bool(told)
+    assert ("make both with SLURM_TIME_FORMAT=%s" in said) is bool(told)
+
+
+def test_a_backlog_of_other_days_may_have_another_clock(tmp_path: Path) -> None:
+    """It is moved to where the trace begins, whatever its zone."""
+    low = sacct(tmp_path, "2023-01-01T08:00:00")
+    need_one_clock(tmp_path / "jobs.txt", trace(tmp_path, jobs(MONDAY_S)), low)
+    with pytest.raises(TraceError, match="unknown zone"):
+        need_one_clock(tmp_path / "jobs.txt", trace(tmp_path, jobs(MONDAY_S - 365 * 86400)), low)

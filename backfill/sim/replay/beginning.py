@@ -5,10 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 from math import floor
+from pathlib import Path
 
 from backfill.core.policy import PolicySet
 from backfill.sim.replay.trace_cluster import START_S
-from backfill.sim.traces.trace import JobTrace
+from backfill.sim.traces.trace import JobTrace, TraceError
+
+# Clocks on earth show from 12 h less than UTC to 14 h more.
+_ZONES_S = 14 * 3600.0
 
 
 def clock_s(high: JobTrace, policies: Iterable[PolicySet]) -> tuple[float, tuple[str, ...]]:
@@ -33,6 +37,23 @@ def clock_s(high: JobTrace, policies: Iterable[PolicySet]) -> tuple[float, tuple
     return float(floor(zones[0].moments(epoch_s)[0])), (local,)
 
 
+def need_one_clock(path: Path, high: JobTrace, low: JobTrace) -> None:
+    """TraceError for a backlog, of `path`, whose times are of a known zone and the trace's are not, or
+    the other way round. If they are of other days in any zone, the backlog is moved, and it is no matter.
+    """
+    theirs, ours = _period_s(high), _period_s(low)
+    if high.wall == low.wall or theirs is None or ours is None:
+        return
+    if ours[0] - _ZONES_S > theirs[1] or theirs[0] - _ZONES_S > ours[1]:
+        return
+    what = (
+        "has local times of an unknown zone, and the trace tells its zone"
+        if low.wall
+        else "tells the zone of its times, and the trace has local times of an unknown one"
+    )
+    raise TraceError(path, 0, f"{what}; make both with SLURM_TIME_FORMAT=%s")
+
+
 def beside(high: JobTrace, low: JobTrace) -> tuple[JobTrace, tuple[str, ...]]:
     """Return the backlog with its times as they lie beside the trace's, and what people must know.
 
@@ -55,6 +76,6 @@ def beside(high: JobTrace, low: JobTrace) -> tuple[JobTrace, tuple[str, ...]]:
 
 
 def _period_s(trace: JobTrace) -> tuple[float, float] | None:
-    """From when until when it was, in seconds since 1970."""
-    begin_s = trace.epoch_s
+    """From when until when it was, in seconds since 1970; None: it does not say so, or has no jobs."""
+    begin_s = trace.epoch_s if len(trace) else None
     return None if begin_s is None else (begin_s, begin_s + (trace.end - trace.begin) / trace.ticks_per_s)
