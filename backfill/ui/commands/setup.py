@@ -237,6 +237,9 @@ def _answer(question: str) -> str:
     except EOFError:
         print()
         raise WishError("there was no answer; nothing was changed") from None
+    except UnicodeDecodeError:
+        print()
+        raise WishError("the answer is not UTF-8; nothing was changed") from None
 
 
 def _confirmed() -> bool:

@@ -63,7 +63,7 @@ def may_write(path: str) -> PlaceFacts:
 
 def exposed(*paths: str) -> str:
     """Return the first of these on this machine that is where everybody may write; empty: none is."""
-    return next((path for path in paths if is_open(path) or any(map(_lets_all_write, _ways(path)))), "")
+    return next((path for path in paths if is_open(path) or any(map(_lets_all_write, ways(path)))), "")
 
 
 def is_open(path: str) -> bool:
@@ -71,7 +71,7 @@ def is_open(path: str) -> bool:
     return any(Path(path).is_relative_to(place) for place in _OPEN)
 
 
-def _ways(path: str) -> tuple[Path, ...]:
+def ways(path: str) -> tuple[Path, ...]:
     """Return the path and what it lies in."""
     return (Path(path), *Path(path).parents) if path.startswith("/") else ()
 
@@ -106,7 +106,7 @@ def _mount(path: Path) -> str:
 def _unmounted(path: Path, fstab: Path) -> str:
     """Return the deepest mount point of fstab on the way to a directory, if nothing is mounted there."""
     try:
-        lines = [line.split() for line in fstab.read_text().splitlines()]
+        lines = [line.split() for line in fstab.read_text(errors="surrogateescape").splitlines()]
     except OSError:
         return ""
     points = {words[1] for words in lines if len(words) > 3 and not words[0].startswith("#")}

@@ -16,6 +16,16 @@ from backfill.ui.setup.survey import URI, HostSurvey, Survey
 from backfill.ui.setup.wishes import WishError, Wishes
 
 _FIELDS = {"name", "address"}
+# Which wish an option says.
+_SAID = {
+    "--directory": "directory",
+    "--image": "image",
+    "--mount": "mounts",
+    "--bridge": "bridge",
+    "--low": "partition",
+    "--cpu-feature": "cpu_features",
+    "--user": "user",
+}
 # Where the policy file has what an option says.
 _OPTIONS = {
     "hosts": "--hosts or --uri",
@@ -40,6 +50,7 @@ def checked_pattern(pattern: str) -> str:
         named = {name for _, name, _, _ in string.Formatter().parse(pattern) if name is not None}
     except ValueError:
         named = {""}
+    _need_utf8("--uri", pattern)
     if not named <= _FIELDS:
         raise WishError(f"--uri {pattern}: in braces it has {{name}} or {{address}} only, as in {URI}")
     return pattern
@@ -58,9 +69,19 @@ def restart_words(command: str) -> tuple[str, ...]:
         words = tuple(shlex.split(command))
     except ValueError as error:
         raise WishError(f"--restart {command}: {error}; write it as in a shell") from error
+    _need_utf8("--restart", command)
     if not words:
         raise WishError("--restart is empty; name the command that starts slurmctld anew")
     return words
+
+
+def _need_utf8(option: str, text: str) -> None:
+    """Refuse what no file of settings can hold: paths may have any bytes."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        told = f"{option} {text} is not UTF-8, as the files of settings are"
+        raise WishError(f"{told}; rename it, or name another one") from None
 
 
 def check_hosts(survey: Survey, names: Sequence[str]) -> None:
@@ -90,6 +111,14 @@ def by_option(error: ConfigError) -> ConfigError | WishError:
             return error
         said.append(f"{option} {problem.what}; {problem.remedy}")
     return WishError("\n".join(said))
+
+
+def _texts(_: Survey, wishes: Wishes) -> None:
+    """Refuse names that are not UTF-8, said by an option or suggested by this machine's mounts."""
+    for option, said in _SAID.items():
+        texts = getattr(wishes, said) or ()
+        for text in (texts,) if isinstance(texts, str) else texts:
+            _need_utf8(option, text)
 
 
 def _user(_: Survey, wishes: Wishes) -> None:
@@ -164,6 +193,7 @@ def _route(_: Survey, wishes: Wishes) -> None:
 
 
 _CHECKS: tuple[Callable[[Survey, Wishes], None], ...] = (
+    _texts,
     _user,
     _names,
     _size,

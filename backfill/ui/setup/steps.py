@@ -127,7 +127,9 @@ Step = WriteFile | MakeFolder | RunCommand
 def run_command(argv: Sequence[str]) -> None:
     """Run it to its end. StepError, with its last words, if that is not a good one."""
     try:
-        done = subprocess.run(argv, capture_output=True, text=True, check=False, timeout=_TIMEOUT_S)
+        done = subprocess.run(
+            argv, capture_output=True, text=True, errors="replace", check=False, timeout=_TIMEOUT_S
+        )
     except (OSError, subprocess.TimeoutExpired) as error:
         raise StepError(f"`{shlex.join(argv)}` cannot be run: {error}") from error
     if done.returncode:
