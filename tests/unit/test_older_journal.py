@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -12,7 +13,11 @@ import pytest
 from backfill.drivers.store.memory import MemoryJournal
 from backfill.engine.stories import Stories
 from backfill.ports.storage import Record
+from backfill.ui.cli import main
+from backfill.ui.client import AskError
 from backfill.ui.commands.events import _asked
+from backfill.ui.parser import UNAVAILABLE
+from backfill.ui.restored import TOLD, LastRead
 from backfill.ui.web.history import History
 from backfill.ui.web.streaming import _events
 from tests.unit.living_daemon import living, parked
@@ -76,26 +81,114 @@ def test_the_timelines_begin_anew_however_far_the_copy_has_grown(
     assert _drawn(history, copy) == _drawn(History(), copy) != before
 
 
-def test_a_stream_goes_on_with_what_comes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its client had seen the 500th event of the other journal; this one has two."""
-    monkeypatch.setattr("backfill.ui.web.streaming._LOOK_EVERY_S", 0.0)
-    closed = Record(2.0, "daemon", "cluster", {"event": "stop", "why": "SIGTERM"})
-    teller: Any = Teller([_START, _START], [closed])
+_STOP = Record(2.0, "daemon", "cluster", {"event": "stop", "why": "SIGTERM"})
 
-    async def first() -> str:
-        events = _events(teller, 500)
+
+def _streamed(teller: Any, last: LastRead, most: int) -> list[tuple[str, Any]]:
+    """The first events of a stream: its kind or id, and what it says."""
+
+    async def told() -> list[tuple[str, Any]]:
+        found: list[tuple[str, Any]] = []
+        events = _events(teller, last, last.id)
         async for text in events:
-            if text.startswith("id: "):
-                await events.aclose()  # type: ignore[attr-defined]  # it is a generator
-                return text
-        raise AssertionError
+            head, _, data = text.strip().partition("\ndata: ")
+            if data:
+                found.append((head.removeprefix("event: ").removeprefix("id: ").split("\n")[0], data))
+            if len(found) == most:
+                break
+        await events.aclose()  # type: ignore[attr-defined]  # it is a generator
+        return found
 
-    assert asyncio.run(asyncio.wait_for(first(), 30.0)).startswith("id: 3\n")
+    return asyncio.run(asyncio.wait_for(told(), 30.0))
 
 
-def test_the_command_goes_on_likewise() -> None:
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("backfill.ui.web.streaming._LOOK_EVERY_S", 0.0)
+
+
+def _then(at_s: float) -> Record:
+    return replace(_STOP, at_s=at_s)
+
+
+@pytest.mark.usefixtures("quick")
+def test_a_stream_begins_again_with_a_sign() -> None:
+    """Its client had seen the 500th event of the other journal, nobody knows when; this one has two."""
+    (sign, said), *events = _streamed(Teller([_START, _START], [_STOP]), LastRead(500), 4)
+    assert (sign, json.loads(said)) == ("restored", {"text": TOLD, "after": 0})
+    assert [number for number, _ in events] == ["1-1000", "2-1000", "3-2000"]
+
+
+@pytest.mark.usefixtures("quick")
+@pytest.mark.parametrize("grown", [0, 10])
+def test_a_stream_goes_on_with_what_came_since_then(grown: int) -> None:
+    """However far the copy has grown meanwhile: what was not seen has its ids, and is later."""
+    copy = [_then(at_s) for at_s in (1.0, 2.0, 3.0)]  # it had 5 when its client was gone, the last at 5 s
+    later = [_then(6.0 + at_s) for at_s in range(1 + grown)]
+    (sign, _), *events = _streamed(Teller([*copy, *later]), LastRead.read("5-5000"), 1 + len(later))
+    assert sign == "restored"
+    assert [number for number, _ in events] == [f"{4 + n}-{6000 + 1000 * n}" for n in range(len(later))]
+    assert _streamed(Teller([*copy, *later]), LastRead.read("3-3000"), 1)[0][0] == "4-6000"
+    assert _streamed(Teller([*copy, *later]), LastRead.read("3"), 1)[0][0] == "4-6000"
+
+
+class Restarted(Teller):
+    """Where the daemon is gone once, and another journal is there when it is back."""
+
+    def __init__(self, before: Sequence[Record], after: Sequence[Record]) -> None:
+        super().__init__(before)
+        self._after = after
+        self._looks = 0
+
+    async def ask(self, question: str, **body: object) -> dict[str, Any]:
+        """The same, until three questions were asked."""
+        self._looks += 1
+        if self._looks == 4:
+            self.journal = MemoryJournal()
+            self.journal.append(self._after)
+            raise AskError("no daemon answers", UNAVAILABLE)
+        return await super().ask(question, **body)
+
+
+@pytest.mark.usefixtures("quick")
+def test_a_stream_that_goes_on_is_told_too() -> None:
+    """Its service has lost the daemon for a moment, and finds as many events as there were, of which the
+    last two are others."""
+    before = [_then(at_s) for at_s in (1.0, 2.0, 3.0, 4.0)]
+    teller = Restarted(before, [*before[:2], _then(9.0), _then(10.0)])
+    told = [number for number, _ in _streamed(teller, LastRead(2), 6)]
+    assert told == ["3-3000", "4-4000", "trouble", "restored", "3-9000", "4-10000"]
+
+
+def test_the_command_goes_on_likewise(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`events --follow`: a word on stderr, and what came since then."""
+    before = [_then(at_s) for at_s in (1.0, 2.0, 3.0, 4.0)]
+    teller = Restarted(before, [*before[:2], _then(9.0), _then(10.0)])
+
+    left = iter(range(7))
+
+    def ask(_: object, question: str, **body: object) -> dict[str, Any]:
+        if next(left, None) is None:
+            raise KeyboardInterrupt
+        return asyncio.run(teller.ask(question, **body))
+
+    monkeypatch.setattr("backfill.ui.commands.events._LOOK_EVERY_S", 0.0)
+    monkeypatch.setattr("backfill.ui.client.Client.ask_exactly", ask)
+    assert main(["events", "--follow", "--json", "--after", "2"]) == 130
+    shown = capsys.readouterr()
+    at = [(event["id"], event["at_s"]) for event in map(json.loads, shown.out.splitlines())]
+    assert at == [(3, 3.0), (4, 4.0), (3, 9.0), (4, 10.0)]
+    assert shown.err.splitlines()[-1] == f"backfill: {TOLD}"
+    left = iter(range(1))
+    assert main(["events", "--json", "--after", "500"]) == 0
+    assert "the journal ends at 4: an older copy was put back, or" in capsys.readouterr().err
+
+
+def test_the_command_reads_all_there_is() -> None:
     journal = MemoryJournal()
     journal.append([_START, _START])
-    assert _asked(lambda question, **body: Stories(journal).events(body), 500, 50) == ([], 2)
-    found, last_id = _asked(lambda question, **body: Stories(journal).events(body), 0, 50)
-    assert ([event["id"] for event in found], last_id) == ([1, 2], 2)
+    assert _asked(lambda question, **body: Stories(journal).events(body), 500, 50) == ([], 500, 2)
+    found, *read = _asked(lambda question, **body: Stories(journal).events(body), 0, 50)
+    assert ([event["id"] for event in found], read) == ([1, 2], [2, 2])

@@ -5,10 +5,11 @@ from __future__ import annotations
 import argparse
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 from backfill.ui.client import Answer, AskError, Asking, add_place, guarded, print_json
 from backfill.ui.parser import OK, UNAVAILABLE, say
+from backfill.ui.restored import TOLD, LastRead, place_in_copy
 from backfill.ui.terminal import emphasis, local_time
 
 Ask = Callable[..., Answer]
@@ -47,22 +48,25 @@ def run_events(args: argparse.Namespace) -> int:
 
     def work(client: Asking) -> int:
         ask = client.ask_exactly if args.json else client.ask
-        found, last_id = _asked(ask, args.after, args.limit)
+        found, read_to, newest = _asked(ask, args.after, args.limit)
         _print(found, args.json)
         if not found and not args.follow and not args.json:
             print("no events" + (f" after {args.after}" if args.after else " yet"))
+        if (args.after or 0) > newest:
+            say(f"the journal ends at {newest}: an older copy was put back, or there never was {args.after}")
         if args.follow:
-            _follow(ask, last_id, args.json)
+            last = LastRead.of(found[-1]) if found else LastRead(min(read_to, newest))
+            _follow(ask, last, read_to, args.json)
         return OK
 
     return guarded(work, args)
 
 
-def _asked(ask: Ask, after: int | None, limit: int) -> tuple[list[dict[str, Any]], int]:
-    """At most so many events after this one (None: the latest); and up to where they were looked for.
+def _asked(ask: Ask, after: int | None, limit: int) -> tuple[list[dict[str, Any]], int, int]:
+    """At most so many events after this one (None: the latest); up to where they were looked for; and
+    the journal's last id.
 
-    The daemon reads only so much for one question, so there may be several. Where an older copy of
-    the journal was put back, its ids are lower: then up to its end.
+    The daemon reads only so much for one question, so there may be several.
     """
     found: list[dict[str, Any]] = []
     before, last_id = 0, after or 0
@@ -74,30 +78,56 @@ def _asked(ask: Ask, after: int | None, limit: int) -> tuple[list[dict[str, Any]
         found = [*page, *found] if after is None else [*found, *page]
         last_id = max(last_id, answer["read_to"])
         if not answer["more"] or len(found) >= limit:
-            return found, min(last_id, answer["newest"])
+            return found, last_id, answer["newest"]
         if after is None:
             before = answer["read_from"]
         else:
             after = answer["read_to"]
 
 
-def _follow(ask: Ask, last_id: int, as_json: bool) -> None:
-    """Print what comes. The journal outlives the daemon, so its numbers go on after a restart."""
-    lost = False
+def _follow(ask: Ask, last: LastRead, read_to: int, as_json: bool) -> None:
+    """Print what comes. The journal outlives the daemon, so its numbers go on after a restart.
+
+    Unless an older copy of it was put back meanwhile: then what came since then.
+    """
+    lost = doubtful = False
     while True:
         # The daemon answers questions and sends nothing unasked, so there is nothing to wait on.
         time.sleep(_LOOK_EVERY_S)
         try:
-            found, last_id = _asked(ask, last_id, _PAGE)
+            if doubtful:
+                read_to = _resumed(ask, last)
+            found, read_to, newest = _asked(ask, read_to, _PAGE)
+            doubtful = newest < read_to
         except AskError as error:
             if error.code != UNAVAILABLE:
                 raise
             if not lost:
                 say("the daemon is gone; waiting until it is back")
-            lost = True
+            lost = doubtful = True
             continue
         lost = False
         _print(found, as_json)
+        last = LastRead.of(found[-1]) if found else last
+
+
+def _resumed(ask: Ask, last: LastRead) -> int:
+    """Return the id behind which to go on; tells where that is another journal."""
+    place = _place(ask, last)
+    if place is None:
+        return last.id
+    say(TOLD)
+    return place
+
+
+def _place(ask: Ask, last: LastRead) -> int | None:
+    questions = place_in_copy(last)
+    try:
+        question = next(questions)
+        while True:
+            question = questions.send(ask("events", **question))
+    except StopIteration as end:
+        return cast("int | None", end.value)
 
 
 def _print(found: list[dict[str, Any]], as_json: bool) -> None:

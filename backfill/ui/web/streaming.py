@@ -8,19 +8,20 @@ import time
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
-from typing import Annotated
+from typing import Annotated, Any, cast
 
 from fastapi import APIRouter, Header, Query, Request
 from fastapi.responses import Response, StreamingResponse
 
-from backfill.ui.client import AskError
+from backfill.ui.client import Answer, AskError
 from backfill.ui.parser import UNAVAILABLE
+from backfill.ui.restored import TOLD, LastRead, place_in_copy
 from backfill.ui.web.asker import Asker, Asks
 from backfill.ui.web.client_bounds import is_loopback, network_of
 from backfill.ui.web.replies import HEADERS, TROUBLE, Documented
 
 _LOOK_EVERY_S = 1.0
-_SIGN_OF_LIFE_S = 15.0
+_SIGN_OF_LIFE_S, _SIGN_OF_LIFE = 15.0, ": still here\n\n"
 _PAGE = 200
 # Of all, and of one address: it has connections left for other questions (`client_bounds`).
 _MOST_STREAMS, _MOST_OF_ADDRESS = 64, 32
@@ -28,7 +29,7 @@ _STREAM: Documented = {200: {"content": {"text/event-stream": {"schema": {"type"
 api = APIRouter(prefix="/api/v1", tags=["reading"], responses=TROUBLE)
 
 After = Annotated[int, Query(ge=0, le=1 << 62, description="Begin behind this id; 0: with what comes now.")]
-Last = Annotated[str, Header(alias="Last-Event-ID", max_length=20, pattern=r"^\d*$")]
+Last = Annotated[str, Header(alias="Last-Event-ID", pattern=r"^(\d{1,18}(-\d{1,18})?)?$")]
 
 
 class Streams:
@@ -59,50 +60,86 @@ class Streams:
 
 @api.get("/stream", response_class=Response, responses=_STREAM)
 async def stream(request: Request, asker: Asks, after: After = 0, last: Last = "") -> Response:
-    """Follow the events. A client that comes again goes on where it was, by Last-Event-ID."""
+    """Follow the events. A client that comes again goes on where it was, by Last-Event-ID; if an older copy
+    of the journal was put back meanwhile, the event `restored` says so, and what came since then follows."""
     streams: Streams = request.app.state.streams
     streams.need_room(asker.address)
-    begin = int(last or 0) or after
+    place = LastRead.read(last) if last.strip("0") else LastRead(after)
+    begin = place.id
     if not begin:
-        begin = (await asker.shared("events", before=0, limit=1))["read_to"]
+        now = await asker.shared("events", before=0, limit=1)
+        begin = now["read_to"]
+        place = LastRead.of(now["events"][-1]) if now["events"] else LastRead(begin)
     return StreamingResponse(
-        _followed(asker, streams, begin),
+        _followed(asker, streams, place, begin),
         media_type="text/event-stream",
         headers={**HEADERS, "X-Accel-Buffering": "no"},
     )
 
 
-async def _followed(asker: Asker, streams: Streams, after: int) -> AsyncIterator[str]:
+async def _followed(asker: Asker, streams: Streams, last: LastRead, after: int) -> AsyncIterator[str]:
     with streams.one_more(asker.address):
-        async for text in _events(asker, after):
+        async for text in _events(asker, last, after):
             yield text
 
 
-async def _events(asker: Asker, after: int) -> AsyncIterator[str]:
-    """Those behind `after`, for ever: all who follow ask the daemon the same, so that is one question."""
+async def _events(asker: Asker, last: LastRead, after: int) -> AsyncIterator[str]:
+    """Those behind `after`, for ever: all who follow ask the daemon the same, so that is one question.
+
+    `last`: what was read last. Whether the journal still has it is asked at first, and again after each
+    time without a daemon: meanwhile an older copy may have been put back.
+    """
     said_s = time.monotonic()
+    doubtful = True
     yield ": events of backfill\n\n"
     while True:
+        found: Answer = {"events": [], "read_to": after, "more": False}
         try:
-            found = await asker.shared("events", after=after, before=0, limit=_PAGE)
+            if doubtful:
+                text, after = await _resumed(asker, last)
+                yield text
+            found = await asker.shared("events", **_behind(after), before=0, limit=_PAGE)
+            doubtful = found["newest"] < after
         except AskError as error:
-            yield _event("trouble", None, {"error": str(error)})
+            yield _event("trouble", "", {"error": str(error)})
             if error.code != UNAVAILABLE:
                 return  # the token or the session is over
-            found = {"events": [], "read_to": after, "newest": after, "more": False}
+            doubtful = True
         for event in found["events"]:
-            yield _event("event", event["id"], event)
+            last = LastRead.of(event)
+            yield _event("event", str(last), event)
             said_s = time.monotonic()
-        # An older copy of the journal was put back: it goes on with what comes there.
-        after = min(max(after, found["read_to"]), found["newest"])
+        after = max(after, found["read_to"])
         if found["more"]:
             continue
         if time.monotonic() - said_s > _SIGN_OF_LIFE_S:
-            yield ": still here\n\n"
+            yield _SIGN_OF_LIFE
             said_s = time.monotonic()
         await asyncio.sleep(_LOOK_EVERY_S)
 
 
-def _event(kind: str, number: int | None, body: object) -> str:
-    head = "" if number is None else f"id: {number}\n"
+def _behind(after: int) -> dict[str, Any]:
+    return {"after": after} if after else {"first": True}
+
+
+async def _resumed(asker: Asker, last: LastRead) -> tuple[str, int]:
+    """Return what is to be said of the journal, and behind which id to go on."""
+    place = await _place(asker, last)
+    if place is None:
+        return _SIGN_OF_LIFE, last.id
+    return _event("restored", "", {"text": TOLD, "after": place}), place
+
+
+async def _place(asker: Asker, last: LastRead) -> int | None:
+    questions = place_in_copy(last)
+    try:
+        question = next(questions)
+        while True:
+            question = questions.send(await asker.shared("events", **question))
+    except StopIteration as end:
+        return cast("int | None", end.value)
+
+
+def _event(kind: str, number: str, body: object) -> str:
+    head = f"id: {number}\n" if number else ""
     return f"{head}event: {kind}\ndata: {json.dumps(body)}\n\n"
