@@ -7,8 +7,10 @@ import socket
 from pathlib import Path
 from types import SimpleNamespace
 
+import libvirt
 import pytest
 
+from backfill.drivers.libvirt.inspection import directory_mode
 from backfill.ui.doctor import network, places
 
 
@@ -37,6 +39,9 @@ def test_the_mount_point_of_a_directory_is_known_and_whether_fstab_s_is_mounted(
         assert (place.mount, place.unmounted) == ("/dev/shm", "")
     with places.write_into("/dev/shm", fstab) as (place, _):
         assert place.unmounted == ""
+    fstab.write_bytes(f"# \xfcber\nnfs:/a {tmp_path} nfs4 rw 0 0\n".encode("latin-1"))
+    with places.write_into(str(tmp_path), fstab) as (place, _):
+        assert place.unmounted == str(tmp_path)
 
 
 def test_what_can_be_made_counts_as_writable(tmp_path: Path) -> None:
@@ -94,3 +99,21 @@ def test_what_is_where_everybody_may_write_is_exposed(tmp_path: Path) -> None:
     assert not places.is_open("/srv")
     (tmp_path / "protected_symlinks").write_text("0\n")
     assert places.protections(tmp_path) == {"protected_symlinks": "0\n"}
+
+
+class Storage:
+    """A host's libvirt with one directory of others', which it has looked through before."""
+
+    def storagePoolLookupByTargetPath(self, path: str) -> SimpleNamespace:  # noqa: N802  as libvirt has it
+        if path != "/scratch":
+            raise libvirt.libvirtError("no storage pool with matching target path")
+        mode = "<pool><target><permissions><mode>0777</mode></permissions></target></pool>"
+        return SimpleNamespace(isActive=lambda: True, refresh=lambda: None, XMLDesc=lambda: mode)
+
+    def storagePoolCreateXML(self, _: str) -> None:  # noqa: N802  as above
+        raise libvirt.libvirtError("cannot open directory")
+
+
+def test_a_directory_of_a_host_tells_its_mode_or_cannot_be_seen() -> None:
+    assert directory_mode(Storage(), "/scratch") == 0o777
+    assert directory_mode(Storage(), "/nowhere") is None

@@ -50,6 +50,7 @@ class HostInspection:
     `kvm`: whether guests can run on its processors. `machine_problem`: why a guest with this board
     cannot be made; `cpu_models`: those it can have, modes included. `domains`: names of all guests,
     ours or not. `user`: uid and gid of QEMU. `filters`: whether it can filter what guests send.
+    `modes`: permission bits of the directories that were asked for; None: it cannot be seen.
     """
 
     name: str = ""
@@ -61,12 +62,19 @@ class HostInspection:
     user: User | None = None
     filters: bool = True
     folders: Mapping[str, HostFolder] = field(default_factory=dict)
+    modes: Mapping[str, int | None] = field(default_factory=dict)
 
 
 def inspect(
-    host: str, uri: str, limits: LibvirtLimits, hardware: Hardware, folders: Mapping[str, Sequence[str]]
+    host: str,
+    uri: str,
+    limits: LibvirtLimits,
+    hardware: Hardware,
+    folders: Mapping[str, Sequence[str]],
+    ways: Sequence[str] = (),
 ) -> HostInspection:
-    """Look at a host. `folders`: directories to list, each with the names of files to read there.
+    """Look at a host. `folders`: directories to list, each with the names of files to read there;
+    `ways`: directories of which the permission bits are wanted.
 
     Raises DriverError where the host does not answer.
     """
@@ -85,6 +93,7 @@ def inspect(
             user=qemu_user(capabilities),
             filters=_filters(connection),
             folders={path: _folder(connection, path, names) for path, names in folders.items()},
+            modes={path: directory_mode(connection, path) for path in ways},
         )
 
     try:
@@ -142,6 +151,17 @@ def _folder(connection: Any, path: str, names: Sequence[str]) -> HostFolder:
     except libvirt.libvirtError as error:
         said = " ".join(str(error).split())
         return HostFolder(problem=said, missing="No such file or directory" in said)
+
+
+def directory_mode(connection: Any, path: str) -> int | None:
+    """Return the permission bits of a directory, which its pool tells once it has been looked through."""
+    try:
+        with as_pool(connection, path, "backfill-doctor") as pool:
+            document = fromstring(pool.XMLDesc())  # noqa: S314 - as above
+    except libvirt.libvirtError:
+        return None
+    told = document.findtext("target/permissions/mode")
+    return None if told is None else int(told, 8)
 
 
 def _file(volume: Any) -> HostFile:

@@ -227,11 +227,11 @@ def _host(facts: Facts, host: HostFacts, seen: HostObservation | None) -> HostFa
     for image in facts.images.values():
         folders |= {str(Path(place.path).parent): () for place in image.files.values()}
     folders[str(conf.parent)] = (*_BESIDE, facts.config.slurm.include)
-    if found := _exposed(facts.config, host.directory):
-        host = replace(host, exposed=found)
-        folders[PROTECTIONS] = PROTECTED
+    host = replace(host, exposed=_exposed(facts.config, host.directory))
+    folders[PROTECTIONS] = PROTECTED
+    ways = () if host.exposed else tuple(map(str, places.ways(host.directory)))
     try:
-        seen_there = inspect(host.name, entry.uri, settings.limits, settings.hardware, folders)
+        seen_there = inspect(host.name, entry.uri, settings.limits, settings.hardware, folders, ways)
     except DriverError as error:
         return replace(host, problem=str(error))
     return replace(host, inspection=seen_there)

@@ -9,6 +9,8 @@ from backfill.config.model import DomainType, LibvirtEntry, Provider
 from backfill.ui.doctor.facts import PROTECTED, PROTECTIONS, Facts, HostFacts, PlaceFacts
 from backfill.ui.doctor.findings import Defect, Finding, Grade
 
+_OTHERS_WRITE = 0o002
+
 
 def reach(facts: Facts) -> Iterator[Finding]:
     """Every host answers."""
@@ -170,7 +172,26 @@ def links(facts: Facts) -> Iterator[Finding]:
     for host in facts.hosts:
         if host.inspection is not None:
             seen = host.inspection.folders.get(PROTECTIONS)
-            yield from _unprotected(host.name, host.exposed, seen.texts if seen is not None else {})
+            yield from _unprotected(host.name, _exposed(host), seen.texts if seen is not None else {})
+            yield from _unseen_way(host)
+
+
+def _exposed(host: HostFacts) -> str:
+    """Return what of ours on a host is where everybody may write; empty: nothing that is seen."""
+    assert host.inspection is not None
+    open_to_all = any(mode is not None and mode & _OTHERS_WRITE for mode in host.inspection.modes.values())
+    return host.exposed or (host.directory if open_to_all else "")
+
+
+def _unseen_way(host: HostFacts) -> Iterator[Finding]:
+    """Tell of a directory on the way to ours that libvirt shows nothing of, although it shows ours."""
+    assert host.inspection is not None
+    ours = host.inspection.folders.get(host.directory)
+    unseen = [path for path, mode in host.inspection.modes.items() if mode is None]
+    if unseen and ours is not None and not ours.problem and not _exposed(host):
+        what = f"whether everybody may write {', '.join(unseen)} on {host.name} cannot be seen"
+        mend = f"on {host.name}: ls -ld {' '.join(unseen)}; others should not have w there"
+        yield Finding(Defect.LINKS, host.name, what, mend, Grade.UNKNOWN)
 
 
 def _unprotected(where: str, exposed: str, settings: Mapping[str, str]) -> Iterator[Finding]:
@@ -178,12 +199,12 @@ def _unprotected(where: str, exposed: str, settings: Mapping[str, str]) -> Itera
         return
     found = {name: settings.get(name, "").strip() for name in PROTECTED}
     off = [name for name, value in found.items() if value == "0"]
-    if not any(found.values()):
-        unread = f"the settings fs.protected_* of {where} cannot be read"
-        what = f"{unread}, and everybody may write where {exposed} is"
+    if unread := [name for name, value in found.items() if not value]:
+        named = "the settings fs.protected_*" if len(unread) == len(found) else f"fs.{', fs.'.join(unread)}"
+        what = f"{named} of {where} cannot be read, and everybody may write where {exposed} is"
         mend = f"on {where}: sysctl -a --pattern fs.protected_; none should be 0"
         yield Finding(Defect.LINKS, where, what, mend, Grade.UNKNOWN)
-    elif off:
+    if off:
         has = ", ".join(f"fs.{name}=0" for name in off)
         # All of them: the file may be there already, and have mended another one.
         lines = " ".join(
