@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import sys
 from collections.abc import Sequence
 
@@ -85,13 +86,20 @@ def _run(words: list[str]) -> int:
         if not args.command:
             parser.print_help()
             return USAGE
-        if unknown:
-            below = command_parsers(parser)[args.command]
-            assert isinstance(below, Parser)
-            below.refuse_unknown(unknown, args)
+        _refuse_surplus(parser, args, unknown)
     except SystemExit as end:  # argparse has said what it has to say
         return end.code if isinstance(end.code, int) else USAGE
     return (chosen or BY_NAME[args.command]).run(args)
+
+
+def _refuse_surplus(parser: Parser, args: argparse.Namespace, unknown: Sequence[str]) -> None:
+    """Refuse what would be ignored."""
+    below = command_parsers(parser).get(args.command)
+    if unknown:
+        assert isinstance(below, Parser)
+        below.refuse_unknown(unknown, args)
+    if getattr(args, "ca", None) is not None and not args.url:
+        (below or parser).error("--ca goes with --url; give both")
 
 
 def _complete(words: list[str]) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.client
 import json
 import os
+import re
 import ssl
 import urllib.error
 import urllib.parse
@@ -15,7 +16,7 @@ from typing import Any, NoReturn, cast
 
 from backfill.core.model.visible import visible
 from backfill.ui.client import Answer, AskError, shown
-from backfill.ui.parser import NO, NO_PERMISSION, UNAVAILABLE, USAGE
+from backfill.ui.parser import BAD_DATA, NO, NO_PERMISSION, UNAVAILABLE, USAGE
 
 _WITHIN_S = 30.0
 _PAGED = ("hosts", "nodes", "instances", "checkpoints")
@@ -53,6 +54,7 @@ _OF_ONE = {
     "previewed": ("policy/previews", "id"),
     "errand": ("errands", "id"),
 }
+_PEM = re.compile(r"-----BEGIN CERTIFICATE-----.*?(-----END CERTIFICATE-----|\Z)", re.DOTALL)
 _CODES = {401: NO_PERMISSION, 403: NO_PERMISSION, 429: UNAVAILABLE, 503: UNAVAILABLE}
 
 
@@ -166,12 +168,27 @@ class RemoteClient:
 
 
 def _trusting(ca: Path) -> ssl.SSLContext:
+    context = ssl.create_default_context()
     try:
-        context = ssl.create_default_context()
         context.load_verify_locations(ca)
-    except (OSError, ssl.SSLError) as error:
-        raise AskError(f"{ca} holds no certificates: {error}; give a file in PEM", NO) from error
+    except ssl.SSLError as error:
+        raise AskError(_damaged(ca), BAD_DATA) from error
+    except OSError as error:
+        error.filename = str(ca)  # OpenSSL tells of no file
+        raise
     return context
+
+
+def _damaged(ca: Path) -> str:
+    """Say which of a file's certificates is none, by its line."""
+    text = ca.read_text(encoding="ascii", errors="replace")
+    for found in _PEM.finditer(text):
+        try:
+            ssl.create_default_context(cadata=found[0])
+        except (ssl.SSLError, ValueError):
+            line = text.count("\n", 0, found.start()) + 1
+            return f"{ca}:{line}: the certificate there is damaged; copy it anew"
+    return f"{ca} holds no certificates; give a file in PEM: -----BEGIN CERTIFICATE-----"
 
 
 _REDIRECTS = (301, 302, 303, 307, 308)

@@ -7,6 +7,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -114,6 +115,57 @@ def test_another_service_is_told_from_ours(
     with answering(answer) as server:
         assert main([*words, "--url", server.url]) == 69
     assert "answers, but not as our web service does; name that one" in capsys.readouterr().err
+
+
+_PEM = "-----BEGIN CERTIFICATE-----\nMIIB\n-----END CERTIFICATE-----\n"
+
+
+@pytest.mark.parametrize(
+    ("written", "status", "told"),
+    [
+        (None, 65, "/ca.crt: No such file or directory; check the path"),
+        ("a folder", 65, "/ca.crt: Is a directory; check the path"),
+        ("", 65, "/ca.crt holds no certificates; give a file in PEM: -----BEGIN CERTIFICATE-----"),
+        (f"# ours\n{_PEM}", 65, "/ca.crt:2: the certificate there is damaged; copy it anew"),
+    ],
+)
+def test_certificates_that_are_none_are_told_with_file_and_line(
+    written: str | None, status: int, told: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Bad input, as any other file; nobody is asked."""
+    ca = tmp_path / "ca.crt"
+    if written == "a folder":
+        ca.mkdir()
+    elif written is not None:
+        ca.write_text(written)
+    assert main(["status", "--url", "https://localhost:1", "--ca", str(ca)]) == status
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1
+    assert told in said
+
+
+def test_certificates_that_one_may_not_read_are_told(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def closed(*_: object, **__: object) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr("ssl.SSLContext.load_verify_locations", closed)
+    assert main(["status", "--url", "https://localhost:1", "--ca", "/closed/ca.crt"]) == 77
+    told = "backfill: /closed/ca.crt: Permission denied; ask its owner, or try as root\n"
+    assert capsys.readouterr().err == told
+
+
+@pytest.mark.parametrize("words", [["status"], ["checkpoint", "list"], ["drift"], ["instances", "--leaks"]])
+def test_certificates_without_a_service_are_a_mistake(
+    words: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """They would be ignored; the environment may name the service."""
+    monkeypatch.delenv("BACKFILL_URL", raising=False)
+    assert main([*words, "--ca", "/none"]) == 64
+    assert "--ca goes with --url; give both" in capsys.readouterr().err
+    monkeypatch.setenv("BACKFILL_URL", "https://localhost:1")
+    assert main([*words, "--ca", "/none"]) == 65
 
 
 def test_a_path_too_much_is_named(capsys: pytest.CaptureFixture[str]) -> None:
