@@ -14,7 +14,7 @@ from backfill.core.model.visible import visible
 
 OK = 0
 NO = 1  # the answer is no, or the request failed
-USAGE = 2
+USAGE = 64
 BAD_DATA = 65
 UNAVAILABLE = 69
 NO_PERMISSION = 77
@@ -28,7 +28,7 @@ MEANINGS = (
     (OK, "done; the answer is yes"),
     (NO, "the answer is no, or the request failed"),
     (USAGE, "the command line cannot be understood"),
-    (BAD_DATA, "a policy file, trace or scenario has mistakes, or a file cannot be written"),
+    (BAD_DATA, "a policy file, trace or scenario has mistakes, or a file cannot be read or written"),
     (UNAVAILABLE, "no daemon, Slurm or hypervisor answers, or the daemon cannot continue"),
     (NO_PERMISSION, "you may not do this"),
     (BAD_CONFIG, "the daemon refuses its policy file, or the web service lacks a package"),
@@ -56,7 +56,7 @@ class Parser(argparse.ArgumentParser):
         self.elsewhere: dict[str, str] = {}
 
     def error(self, message: str) -> NoReturn:
-        """Say what is wrong in one sentence and where the help is; exit with 2."""
+        """Say what is wrong in one sentence and where the help is; exit with USAGE."""
         needed = "the following arguments are required: "
         if message.startswith(needed):
             message = f"{message.removeprefix(needed)} is missing"

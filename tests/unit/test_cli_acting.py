@@ -260,7 +260,7 @@ def test_something_else_on_the_port_is_no_web_service(capsys: pytest.CaptureFixt
     ["http://[::1", "http://a b/", "http://127.0.0.1:abc", "http://127.0.0.1:99999", "http:///x", "ctl:6834"],
 )
 def test_an_address_that_nobody_can_call_is_refused(url: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["status", "--url", url]) == 2
+    assert main(["status", "--url", url]) == 64
     told = f"backfill: '{url}' is no address of a web service; write it as https://ctl:6834\n"
     assert capsys.readouterr().err == told
 

@@ -136,13 +136,13 @@ def test_a_file_to_compare_is_read_as_any_policy_file(
 def test_a_socket_that_is_none_is_a_mistake_of_the_command_line(
     command: str, socket: str, told: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main([command, "--socket", socket]) == 2
+    assert main([command, "--socket", socket]) == 64
     assert told in capsys.readouterr().err
 
 
 def test_metrics_are_a_document_or_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The file of both was not written, without a word."""
-    assert main(["metrics", "--json", "--out", str(tmp_path / "m.prom")]) == 2
+    assert main(["metrics", "--json", "--out", str(tmp_path / "m.prom")]) == 64
     assert "not allowed with argument --json" in capsys.readouterr().err
 
 

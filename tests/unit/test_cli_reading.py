@@ -206,14 +206,14 @@ def test_the_daemons_no_is_json_too(story: Story, capsys: pytest.CaptureFixture[
     ("words", "status", "hint"),
     [
         (["nodes", "vn9"], 1, "there is no node of ours 'vn9'; did you mean 'vn1'?"),
-        (["nodes", "vn[1-"], 2, "brackets do not match; write it as"),
-        (["evict", "vn["], 2, "brackets do not match; write it as"),
-        (["provision", "vn["], 2, "brackets do not match; write it as"),
-        (["nodes", ""], 2, "'' names nothing; name a host or a node"),
-        (["evict", ""], 2, "'' names nothing; name a host or a node"),
-        (["evict", " ", "--undo"], 2, "' ' names nothing; name a host or a node"),
-        (["provision", ""], 2, "'' names nothing; name a host or a node"),
-        (["explain", "vn1", "bm1"], 2, "one subject at a time: backfill explain vn1"),
+        (["nodes", "vn[1-"], 64, "brackets do not match; write it as"),
+        (["evict", "vn["], 64, "brackets do not match; write it as"),
+        (["provision", "vn["], 64, "brackets do not match; write it as"),
+        (["nodes", ""], 64, "'' names nothing; name a host or a node"),
+        (["evict", ""], 64, "'' names nothing; name a host or a node"),
+        (["evict", " ", "--undo"], 64, "' ' names nothing; name a host or a node"),
+        (["provision", ""], 64, "'' names nothing; name a host or a node"),
+        (["explain", "vn1", "bm1"], 64, "one subject at a time: backfill explain vn1"),
     ],
 )
 def test_a_wrong_name_is_told_with_a_hint(

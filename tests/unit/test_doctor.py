@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from backfill.config import ImageEntry, load
-from backfill.config.model import CondorEntry, Config, GuestNetworkEntry
+from backfill.config.model import CondorEntry, Config, GuestNetworkEntry, Provider
 from backfill.core.model.cluster import Node, NodeBase, SlurmSettings, SlurmVersion
 from backfill.drivers.libvirt.inspection import HostFile, HostFolder, HostInspection
 from backfill.drivers.slurm.conf.site import Site, read_site
@@ -119,7 +119,7 @@ def test_a_sound_site_has_no_finding(tmp_path: Path) -> None:
     assert examine(sound(tmp_path)).all == []
     assert examine(_own_key(_raw(AuthType="auth/slurm")(sound(tmp_path)))).all == []
     assert examine(_closed(sound(tmp_path))).all == []
-    assert examine(_protected(protected_symlinks="1\n", protected_regular="2\n")(sound(tmp_path))).all == []
+    assert examine(_protected(**ON)(sound(tmp_path))).all == []
     assert examine(_asking(PoolFacts(token_left_s=1e8))(sound(tmp_path))).all == []
 
 
@@ -190,6 +190,9 @@ def _folder(path: str, folder: HostFolder) -> Plant:
     return plant
 
 
+ON = {"protected_symlinks": "1\n", "protected_hardlinks": "1\n", "protected_regular": "2\n"}
+
+
 def _protected(**settings: str) -> Plant:
     """A host where machines share memory, and what its kernel does about files of others."""
 
@@ -200,9 +203,32 @@ def _protected(**settings: str) -> Plant:
     return plant
 
 
+OFF = dict.fromkeys(ON, "0\n")
+
+
+def _way(mode: int | None) -> Plant:
+    """A host whose directory of instances lies in one with this mode."""
+    return _on_host(modes={"/srv/backfill": 0o755, "/srv": mode, "/": 0o755})
+
+
+def test_a_directory_of_a_host_that_lies_where_everybody_may_write_is_exposed(tmp_path: Path) -> None:
+    """Whatever it is called; not where the kernel there protects it, and not where only its owner may."""
+    hidden = _folder(PROTECTIONS, HostFolder(texts=OFF))(sound(tmp_path))
+    (found,) = examine(_way(0o1777)(hidden)).all
+    assert "everybody may write where /srv/backfill is" in found.what
+    assert (found.about, found.grade) == ("bm1", Grade.ADVICE)
+    assert examine(_way(0o755)(hidden)).all == []
+    assert examine(_way(0o1777)(_folder(PROTECTIONS, HostFolder(texts=ON))(sound(tmp_path)))).all == []
+    (unseen,) = examine(_way(None)(hidden)).all
+    assert "whether everybody may write /srv on bm1 cannot be seen" in unseen.what
+
+
 def test_the_remedy_for_links_says_all_and_weakens_nothing(tmp_path: Path) -> None:
     """It writes a file anew, which may have mended another setting before."""
-    (found,) = examine(_protected(protected_symlinks="0\n", protected_regular="2\n")(sound(tmp_path))).all
+    settings = {"protected_symlinks": "0\n", "protected_regular": "2\n"}
+    unread, found = examine(_protected(**settings)(sound(tmp_path))).all
+    assert (unread.grade, found.grade) == (Grade.UNKNOWN, Grade.ADVICE)
+    assert unread.what.startswith("fs.protected_hardlinks of bm1 cannot be read, and everybody may write")
     assert "bm1 has fs.protected_symlinks=0, and" in found.what
     lines = "fs.protected_symlinks=1 fs.protected_hardlinks=1 fs.protected_regular=2"
     assert f"printf '%s\\n' {lines} >/etc/sysctl.d/60-backfill.conf" in found.mend
@@ -360,8 +386,11 @@ PLANTS: tuple[tuple[Defect, str, Plant], ...] = (
     (Defect.CPU_MODEL, "processor", _on_host(cpu_models=frozenset({"Conroe"}))),
     (Defect.FOREIGN_GUEST, "name", _on_host(domains=frozenset({"vn2", "mail"}))),
     (Defect.ADDRESS_TAKEN, "address", _facts(taken={"vn3": "10.0.1.3"})),
-    (Defect.LINKS, "memory", _protected(protected_symlinks="0\n", protected_regular="0\n")),
-    (Defect.LINKS, "here", _facts(exposed="/tmp/own", protections={"protected_hardlinks": "0\n"})),
+    (Defect.LINKS, "memory", _protected(**{**ON, "protected_symlinks": "0\n"})),
+    (Defect.LINKS, "one unread", _protected(**{**ON, "protected_regular": ""})),
+    (Defect.LINKS, "way", lambda facts: _way(0o1777)(_folder(PROTECTIONS, HostFolder(texts=OFF))(facts))),
+    (Defect.LINKS, "way unseen", lambda facts: _way(None)(facts)),
+    (Defect.LINKS, "here", _facts(exposed="/tmp/own", protections={**ON, "protected_hardlinks": "0\n"})),
     (Defect.CONTROLLER_SILENT, "port", _facts(controller_problems={"10.0.0.1:6817": "refused"})),
     (Defect.SALT, "salt", _facts(salt_problem="salt: no master; start salt-master")),
     (Defect.POOL_TOKEN, "/t", _asking(PoolFacts("the HTCondor pool: no token; make one"))),
@@ -477,6 +506,26 @@ def test_every_defect_can_be_planted() -> None:
     assert {defect for defect, _, _ in PLANTS} | others == set(Defect)
 
 
+def test_into_a_cloud_nobody_looks(tmp_path: Path) -> None:
+    """A site without libvirt is told what was not looked at, and why, instead of that it is well."""
+    facts = sound(tmp_path)
+    hosts = tuple(replace(host, provider=Provider.OPENSTACK, uri="") for host in facts.config.hosts)
+    config = replace(facts.config, hosts=hosts, libvirt=None)
+    cloud = HostFacts("bm1", ours=frozenset())
+    seen = examine(replace(facts, config=config, hosts=(cloud,), images={}, directories={}))
+    told = {title for title, why in seen.unseen.items() if why.startswith("all hosts are of a cloud")}
+    assert told == {
+        "a guest's slurmd can track its jobs",
+        "hosts can run such guests",
+        "names are free",
+        "directories can be written",
+        "images are there and whole",
+        "hosts see directories and images",
+        "addresses lead to slurmctld",
+    }
+    assert seen.all == []
+
+
 def test_what_could_not_be_looked_at_is_not_said_to_be_well(tmp_path: Path) -> None:
     """Without Slurm, a host or a section of the policy file, some checks have nothing before them."""
     unused = {
@@ -514,6 +563,14 @@ def test_a_missing_policy_file_is_the_first_fault(
     assert main(["doctor", "--config", str(tmp_path / "none.yaml")]) == 1
     assert "write it: backfill setup" in capsys.readouterr().out
     assert told["sound"] is False
+
+
+def test_a_mistyped_option_is_not_what_the_doctor_says_of_a_site(capsys: pytest.CaptureFixture[str]) -> None:
+    """Its 2 tells that no fault was seen, though not all could be looked at."""
+    for words in (["--bot"], ["--hosts", "bm1"], ["too much"]):
+        assert main(["doctor", *words]) == 64
+        assert "see `backfill doctor --help`" in capsys.readouterr().err
+    assert doctor.BLIND == 2
 
 
 def test_a_directory_is_no_policy_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -200,7 +200,7 @@ def test_the_command_reads_a_journal(
     assert "important gets bm1" in out.read_text()
     assert main(["--journal", str(tmp_path / "none.db"), "--html", str(out)]) == 65
     assert "there is no journal" in capsys.readouterr().err
-    assert main(["--html", str(out)]) == 2
+    assert main(["--html", str(out)]) == 64
 
 
 def test_the_picture_of_the_manual_tells_the_same_story(tmp_path: Path) -> None:

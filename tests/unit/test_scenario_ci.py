@@ -92,7 +92,7 @@ def test_two_policies_on_one_scenario(here: Path, capsys: pytest.CaptureFixture[
 @pytest.mark.parametrize(
     ("options", "status", "sentence"),
     [
-        (["--against", "kill.yaml"], 2, "--against needs --policy FILE"),
+        (["--against", "kill.yaml"], 64, "--against needs --policy FILE"),
         (["--policy", "none.yaml"], 65, "cannot be read: No such file"),
         (["--policy", "other.yaml"], 65, "does not fit the scenario: its jobs[1].partition is"),
         (["--junit", "none/x.xml"], 65, "cannot write none/x.xml: there is no directory"),

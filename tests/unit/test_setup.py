@@ -520,7 +520,7 @@ def test_taking_back_a_select_type_waits_for_the_jobs(
         assert "SelectType would be select/linear instead of select/cons_tres" in capsys.readouterr().err
     assert conf.read_text() == "SelectType=select/cons_tres\n"
     monkeypatch.setattr(Cluster, "state", JobState.COMPLETED)
-    assert main([*argv, "--json"]) == 2
+    assert main([*argv, "--json"]) == 64
     assert main([*argv, "--dry-run"]) == 0
     assert "-SelectType=select/cons_tres\n+SelectType=select/linear" in capsys.readouterr().out
     assert main([*argv, "--dry-run", "--json"]) == 0

@@ -8,7 +8,7 @@ import pwd
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from io import StringIO
+from io import BytesIO, StringIO, TextIOWrapper
 from pathlib import Path
 from typing import Any
 
@@ -115,13 +115,13 @@ _TOLD = (
 def test_it_is_told_by_the_option(ask: Ask, option: str, value: str, told: str) -> None:
     status, said = ask({option: value})
     assert told in said
-    assert status == 2
+    assert status == 64
     assert len(said.splitlines()) == 1
 
 
 def test_each_mistake_has_a_line_of_its_own(ask: Ask) -> None:
     status, said = ask({"--low": "a b", "--mount": "home"})
-    assert (status, len(said.splitlines())) == (2, 2)
+    assert (status, len(said.splitlines())) == (64, 2)
 
 
 def test_hosts_that_do_not_answer_are_told_line_by_line(ask: Ask, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -129,7 +129,7 @@ def test_hosts_that_do_not_answer_are_told_line_by_line(ask: Ask, monkeypatch: p
     dead = tuple(replace(host, problem=f"{host.node.name}: no", inspection=None) for host in found.hosts)
     monkeypatch.setattr(setup, "survey", lambda *_: replace(found, hosts=dead))
     status, said = ask({})
-    assert status == 2
+    assert status == 64
     assert said.splitlines() == [
         "backfill: bm1: no",
         "backfill: bm2: no",
@@ -149,7 +149,7 @@ def test_hosts_that_slurm_would_switch_off_are_refused(ask: Ask, monkeypatch: py
     saving = replace(found, settings=replace(found.settings, raw=raw))
     monkeypatch.setattr(setup, "survey", lambda *_: saving)
     status, said = ask({})
-    assert status == 2
+    assert status == 64
     assert "add bm2 to SuspendExcNodes in slurm.conf, or name other hosts by --hosts" in said
 
 
@@ -204,7 +204,7 @@ def test_what_could_not_be_tried_is_said(
 
 def test_json_shows_and_does_nothing(ask: Ask, capsys: pytest.CaptureFixture[str]) -> None:
     """Whoever reads it shall not find the plan carried out, and other words behind it."""
-    assert main(["setup", "--json", "--yes"]) == 2
+    assert main(["setup", "--json", "--yes"]) == 64
     assert "--json only shows the plan; add --dry-run" in capsys.readouterr().err
 
 
@@ -246,7 +246,7 @@ def test_only_this_machines_own_address_is_put_in_place_of_another(
             setup, "survey", lambda *_, known=controllers: replace(_survey(), controllers=known)
         )
         status, told = ask(said)
-        assert (status, words in told) == (2, True)
+        assert (status, words in told) == (64, True)
     both = replace(_survey(), controllers=("10.0.0.2", "127.0.1.1"))
     monkeypatch.setattr(setup, "survey", lambda *_: both)
     assert "+    conf_server: 10.0.0.2:6817,10.0.0.1:6817\n" in ask(said)[1]
@@ -364,6 +364,43 @@ def test_a_second_run_keeps_the_mounts(again: Ask, etc: Path, monkeypatch: pytes
     assert (status, "NFS mounts" in plan, "mounts:" in plan) == (0, False, False)
 
 
+_NOT_UTF8 = b"/h\xe9".decode("utf-8", "surrogateescape")
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [
+        ("--mount", _NOT_UTF8),
+        ("--mount", f"nfs:{_NOT_UTF8} /home nfs4 rw"),
+        ("--directory", f"{_NOT_UTF8}/x"),
+        ("--directory", ""),
+        ("--image", _NOT_UTF8),
+        ("--restart", f"restart {_NOT_UTF8}"),
+        ("--uri", f"qemu+unix://{_NOT_UTF8}"),
+    ],
+)
+def test_a_name_that_is_not_utf8_is_refused(
+    ask: Ask, monkeypatch: pytest.MonkeyPatch, option: str, value: str
+) -> None:
+    """As a mount of this machine may be called, which is also suggested where nobody says another one."""
+    seen = replace(_survey(), shared=(_NOT_UTF8,), mounted=(_NOT_UTF8,))
+    seen = replace(seen, mounts=(f"nfs:{_NOT_UTF8} {_NOT_UTF8} nfs4 rw",))
+    monkeypatch.setattr(setup, "survey", lambda *_: seen)
+    status, said = ask({"--names": "vn[1-2]", option: value})
+    assert status == 64
+    assert said.startswith(f"backfill: {option} ")
+    assert "/h\\udce9" in said
+    assert "is not UTF-8, as the files of settings are; rename it, or name another one" in said
+
+
+def test_an_answer_that_is_not_utf8_is_refused(ask: Ask, monkeypatch: pytest.MonkeyPatch) -> None:
+    typed = TextIOWrapper(BytesIO(b"/h\xe9\n"), encoding="utf-8")
+    monkeypatch.setattr(typed, "isatty", lambda: True)
+    monkeypatch.setattr("sys.stdin", typed)
+    status, said = ask({"--names": "vn[1-2]"})
+    assert (status, "the answer is not UTF-8; nothing was changed" in said) == (64, True)
+
+
 class _Terminal(StringIO):
     def isatty(self) -> bool:
         return True
@@ -381,4 +418,4 @@ def test_answers_that_are_none(ask: Ask, monkeypatch: pytest.MonkeyPatch, typed:
     monkeypatch.setattr("sys.stdin", _Terminal(typed))
     status, said = ask({"--names": "vn[1-2]"})
     assert told in said
-    assert status == 2
+    assert status == 64

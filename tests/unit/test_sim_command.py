@@ -182,11 +182,11 @@ def test_clusters() -> None:
     assert Cluster.parse("128") == Cluster(128, 1)
 
 
-def test_bad_arguments_end_with_status_2(trace: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_bad_arguments_are_a_usage_error(trace: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The cluster's form is explained."""
     with pytest.raises(SystemExit) as caught:
         main([str(trace), "--cluster", "many"])
-    assert caught.value.code == 2
+    assert caught.value.code == 64
     assert "not of the form NODESxCPUS" in capsys.readouterr().err
 
 

@@ -135,9 +135,9 @@ def test_a_backlog_of_the_same_time_has_the_same_window(
 @pytest.mark.parametrize(
     ("options", "status", "says"),
     [
-        (("--from", "soon"), 2, "'soon' is no moment; write 2024-01-10"),
-        (("--from", "20240110"), 2, "as well as a number of seconds; write 2024-01-10 or @20240110"),
-        (("--from", "20", "--to", "20"), 2, "--to is not after --from"),
+        (("--from", "soon"), 64, "'soon' is no moment; write 2024-01-10"),
+        (("--from", "20240110"), 64, "as well as a number of seconds; write 2024-01-10 or @20240110"),
+        (("--from", "20", "--to", "20"), 64, "--to is not after --from"),
         (
             ("--from", "2024-01-10T08:00Z"),
             BAD_DATA,

@@ -33,7 +33,8 @@ def add_doctor_arguments(parser: argparse.ArgumentParser) -> None:
     """Options of `backfill doctor`."""
     parser.epilog = (
         "exit status:\n  0    sound\n  1    something is wrong\n"
-        "  2    nothing is wrong as far as was seen, but not all could be looked at"
+        "  2    nothing is wrong as far as was seen, but not all could be looked at\n"
+        "  64   the command line cannot be understood"
     )
     add_config(parser)
     parser.add_argument(

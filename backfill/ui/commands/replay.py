@@ -313,7 +313,7 @@ def run_scenario(args: argparse.Namespace) -> int:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command by itself."""
-    parser = argparse.ArgumentParser(prog="backfill replay", description=__doc__)
+    parser = Parser(prog="backfill replay", description=__doc__)
     _add_trace_arguments(parser)
     return run_replay(parser.parse_args(argv))
 

@@ -19,7 +19,7 @@ from backfill.sim.traces.models import (
 )
 from backfill.sim.traces.swf import swf_lines
 from backfill.ui.outfile import OutputError, write_text
-from backfill.ui.parser import BAD_DATA, OK, USAGE, say
+from backfill.ui.parser import BAD_DATA, OK, USAGE, Parser, say
 
 _MEAN_GAP_S = 10.0
 _OF_MODELS = {"load": ("lublin", "lublin-typed"), "mean_gap_s": ("poisson", "htc"), "backlog": ("htc",)}
@@ -68,7 +68,7 @@ def run_workload(args: argparse.Namespace) -> int:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command by itself."""
-    parser = argparse.ArgumentParser(prog="backfill workload", description=__doc__)
+    parser = Parser(prog="backfill workload", description=__doc__)
     add_workload_arguments(parser)
     return run_workload(parser.parse_args(argv))
 

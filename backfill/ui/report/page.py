@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -13,7 +12,7 @@ from backfill.drivers.store.sqlite import JournalReader
 from backfill.ports.errors import DriverError
 from backfill.ui.commands.version import release
 from backfill.ui.outfile import OutputError, write_text
-from backfill.ui.parser import BAD_DATA, OK, USAGE
+from backfill.ui.parser import BAD_DATA, OK, USAGE, Parser
 from backfill.ui.report.builder import timeline_of
 from backfill.ui.report.payloads import figures, payloads_section, rivals_section
 from backfill.ui.report.style import PAGE, PICTURE, VARIABLES, escape
@@ -217,7 +216,7 @@ def _events(timeline: Chart) -> str:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """`python -m backfill.ui.report.page`: a picture or a page of a scenario or of a journal."""
-    parser = argparse.ArgumentParser(prog="python -m backfill.ui.report.page", description=main.__doc__)
+    parser = Parser(prog="python -m backfill.ui.report.page", description=main.__doc__)
     parser.add_argument("--journal", type=Path, metavar="FILE", help="a daemon's journal.db")
     parser.add_argument("--scenario", type=Path, metavar="FILE", help="play it in simulated time")
     parser.add_argument("--svg", type=Path, metavar="OUT", help="write the picture")
