@@ -49,6 +49,10 @@ class LabError(Exception):
     """Something about the lab that the user can put right; the message is one sentence."""
 
 
+class LabMisuseError(LabError):
+    """The command line itself asks for what cannot be."""
+
+
 @dataclass(frozen=True, slots=True)
 class LabSpec:
     """A lab as asked for. `hosts` bare-metal machines bm1..bmN, each with `cpus` and `memory_mb`.

@@ -77,6 +77,8 @@ def _run(words: list[str]) -> int:
         return _complete(words[1:])
     if words[:1] == ["--url"] and len(words) > 2:  # where one looks: said first, it goes behind the command
         words = [*words[2:], *words[:2]]
+    if words[:1] == ["help"]:  # as people know it from elsewhere
+        words = [*words[1:], "--help"]
     chosen = command_of(words)
     parser = build_parser([chosen] if chosen else [])
     try:

@@ -27,6 +27,8 @@ CLOSED = PermissionError(13, "Permission denied", "/closed/x")
         (["demo", "--simulated", LONG], 65),
         (["demo", "--simulated", "--report", LONG], 65),
         (["image", "check", LONG], 65),
+        (["slurm", "diff", "--config", LONG], 65),
+        (["slurm", "hooks", "status", "--json", "--config", LONG], 65),
         (["setup", "--dry-run", "--slurm-conf", LONG], 65),
         (["status", "--socket", LONG], 69),
     ],

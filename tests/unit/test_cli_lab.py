@@ -27,19 +27,23 @@ def remembered(root: Path, name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "status", "told"),
     [
-        (["down"], "there is no lab 'lab'; start one with: backfill lab up"),
-        (["status"], "there is no lab 'lab'"),
-        (["shell", "bm1"], "lab 'lab' is not up; start it with: backfill lab up"),
-        (["run", "bm1", "--", "true"], "lab 'lab' is not up"),
-        (["run", "bm1"], "no command is given: backfill lab run bm1 -- COMMAND"),
-        (["up", "--hosts", "0"], "a lab has between 1 and 100 hosts"),
-        (["up", "--name", "My Lab"], "use lower-case letters"),
+        (["down"], 1, "there is no lab 'lab'; start one with: backfill lab up"),
+        (["status"], 1, "there is no lab 'lab'"),
+        (["shell", "bm1"], 1, "lab 'lab' is not up; start it with: backfill lab up"),
+        (["run", "bm1", "--", "true"], 1, "lab 'lab' is not up"),
+        (["run", "bm1"], 64, "no command is given: backfill lab run bm1 -- COMMAND"),
+        (["cloud", "run"], 64, "no command is given: backfill lab cloud run -- COMMAND"),
+        (["up", "--hosts", "0"], 64, "a lab has between 1 and 100 hosts"),
+        (["up", "--name", "My Lab"], 64, "use lower-case letters"),
     ],
 )
-def test_a_mistake_has_one_sentence(words: list[str], told: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["lab", *words]) == 1
+def test_a_mistake_has_one_sentence(
+    words: list[str], status: int, told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """With the status of a wrong command line, where that is what it is."""
+    assert main(["lab", *words]) == status
     output = capsys.readouterr()
     assert told in output.err
     assert output.err.count("\n") == 1

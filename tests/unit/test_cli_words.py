@@ -51,6 +51,16 @@ def test_help_names_every_command_and_every_exit_status(capsys: pytest.CaptureFi
     assert all(f"  {code} " in text for code in (0, 1, 64, 65, 69, 77, 78, 130))
 
 
+def test_help_is_a_word_too(capsys: pytest.CaptureFixture[str]) -> None:
+    """`backfill help status`, as with other programs."""
+    for words in ([], ["status"], ["checkpoint", "list"]):
+        assert main([*words, "--help"]) == 0
+        as_option = capsys.readouterr().out
+        assert main(["help", *words]) == 0
+        assert capsys.readouterr().out == as_option
+    assert "there is no command 'sttus'" in refused(capsys, "help", "sttus")
+
+
 def test_no_command_shows_the_help_and_is_a_usage_error(capsys: pytest.CaptureFixture[str]) -> None:
     assert main([]) == 64
     assert "first steps:" in capsys.readouterr().out
@@ -75,6 +85,7 @@ def test_version_is_told_as_a_word_and_as_an_option(capsys: pytest.CaptureFixtur
 @pytest.mark.parametrize(
     ("words", "hint"),
     [
+        (["events", "--after", "9" * 30], "is too large; ids have 18 digits at most"),
         (["sttus"], "there is no command 'sttus'; did you mean 'status'?"),
         (["explan", "vn1"], "did you mean 'explain'?"),
         (["frobnicate"], "there is no command 'frobnicate': use status, hosts"),

@@ -123,7 +123,7 @@ def test_a_disk_that_cannot_be_looked_into_is_told(tmp_path: Path, start: bytes 
 
 
 def test_the_command_says_what_and_why(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Its status is the answer; a folder stands for the disk in it."""
+    """Its status is the answer, or that there is none; a folder stands for the disk in it."""
     disk = disk_of(root)
     assert main(["image", "check", str(disk)]) == 0
     assert "has all that an instance needs" in capsys.readouterr().out
@@ -131,5 +131,5 @@ def test_the_command_says_what_and_why(root: Path, capsys: pytest.CaptureFixture
     assert main(["image", "check", str(disk_of(root).parent), "--json"]) == 1
     told = json.loads(capsys.readouterr().out)
     assert [flaw["weight"] for flaw in told["flaws"]] == ["lack"]
-    assert main(["image", "check", str(root / "none")]) == 1
+    assert main(["image", "check", str(root / "none")]) == 65
     assert "cannot be read: No such file" in capsys.readouterr().err

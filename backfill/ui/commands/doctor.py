@@ -21,7 +21,7 @@ from backfill.ui.doctor.facts import Facts
 from backfill.ui.doctor.findings import Defect, Finding, Grade
 from backfill.ui.doctor.guest_life import live
 from backfill.ui.doctor.look import look
-from backfill.ui.parser import DEFAULT_POLICY, NO_PERMISSION, add_config, say
+from backfill.ui.parser import DEFAULT_POLICY, NO_PERMISSION, USAGE, add_config, say
 from backfill.ui.terminal import sign
 
 SOUND, FAULTY, BLIND = 0, 1, 2
@@ -49,6 +49,9 @@ def add_doctor_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run_doctor(args: argparse.Namespace) -> int:
     """Become the daemon's user, look, and say what was found."""
+    if args.host and not args.boot:
+        say("--host says where to make the guest of --boot; give both")
+        return USAGE
     name = args.user or (unit_user() if os.geteuid() == 0 else "")
     if name:
         try:

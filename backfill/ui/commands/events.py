@@ -15,6 +15,7 @@ from backfill.ui.terminal import emphasis, local_time
 Ask = Callable[..., Answer]
 _LOOK_EVERY_S = 0.5
 _PAGE = 1000
+_DIGITS = 18  # of the largest id at most
 
 
 def add_events_arguments(parser: argparse.ArgumentParser) -> None:
@@ -33,6 +34,8 @@ def add_events_arguments(parser: argparse.ArgumentParser) -> None:
 def _number(text: str) -> int:
     if not text.isdecimal():
         raise argparse.ArgumentTypeError(f"'{text}' is not a whole number of at least 0")
+    if len(text) > _DIGITS:
+        raise argparse.ArgumentTypeError(f"{text} is too large; ids have {_DIGITS} digits at most")
     return int(text)
 
 

@@ -12,8 +12,8 @@ from backfill.lab import debian, image, roots
 from backfill.lab.lookinto import FlawWeight, look_into
 from backfill.lab.siteimage.build import build, check_place, put
 from backfill.lab.siteimage.recipe import BUILDS, SiteRecipe, Users, site_files, source_text
-from backfill.lab.spec import LabError
-from backfill.ui.parser import BAD_DATA, NO, OK, add_verbs, say
+from backfill.lab.spec import LabError, LabMisuseError
+from backfill.ui.parser import BAD_DATA, NO, OK, USAGE, add_verbs, say
 
 _VERBS = {
     "build": "build an image, or find it in the cache",
@@ -101,9 +101,12 @@ def run_image(args: argparse.Namespace) -> int:
             return _check(args)
         _refuse_strangers(args)
         return _build(args)
+    except LabMisuseError as error:
+        say(str(error))
+        return USAGE
     except LabError as error:
         say(str(error))
-        return NO
+        return BAD_DATA if args.verb == "check" else NO  # whose 1 tells of flaws
 
 
 def _refuse_strangers(args: argparse.Namespace) -> None:
@@ -111,7 +114,7 @@ def _refuse_strangers(args: argparse.Namespace) -> None:
     for name in others:
         if getattr(args, name):
             option = "from" if name == "etc" else name
-            raise LabError(f"--{option} is for --profile {profile}; leave it out, or say that profile")
+            raise LabMisuseError(f"--{option} is for --profile {profile}; leave it out, or say that profile")
 
 
 def _build(args: argparse.Namespace) -> int:

@@ -14,8 +14,17 @@ from backfill.lab.cloud.handle import CloudHandle
 from backfill.lab.cluster import Lab
 from backfill.lab.condor import pilots
 from backfill.lab.policyfile import write_policy
-from backfill.lab.spec import CONDOR_SLURM, HYPERVISORS, JOB_USER, POOL, LabError, LabSpec, lab_root
-from backfill.ui.parser import NO, OK, add_verbs, did_you_mean, say
+from backfill.lab.spec import (
+    CONDOR_SLURM,
+    HYPERVISORS,
+    JOB_USER,
+    POOL,
+    LabError,
+    LabMisuseError,
+    LabSpec,
+    lab_root,
+)
+from backfill.ui.parser import NO, OK, USAGE, add_verbs, did_you_mean, say
 from backfill.ui.terminal import table
 
 _VERBS = {
@@ -101,31 +110,14 @@ def run_lab(args: argparse.Namespace) -> int:
         return verbs[args.verb](args)
     except LabError as error:
         say(str(error))
-        return NO
+        return USAGE if isinstance(error, LabMisuseError) else NO
 
 
 def _up(args: argparse.Namespace) -> int:
     condor = args.condor or args.ce
     release = args.slurm or (CONDOR_SLURM if condor else roots.INSTALLED)
     recipe = None if args.no_image or args.site else image.Recipe(release, args.salt, condor, args.mpi)
-    spec = LabSpec(
-        name=args.name,
-        hosts=args.hosts,
-        cpus=args.cpus,
-        memory_mb=args.memory_mb,
-        hypervisor=args.hypervisor,
-        hooks="none" if args.site else "slurmctld",
-        slurm_version=release,
-        condor=condor,
-        ce=args.ce,
-        mpi=args.mpi,
-        time=args.time,
-        files=args.files or args.ce,
-        salt=args.salt,
-        site=args.site,
-        configless=args.configless,
-    )
-    lab = Lab.up(roots.equip(spec, _tell), progress=_tell)
+    lab = Lab.up(roots.equip(_spec(args, release), _tell), progress=_tell)
     policy = write_policy(lab, image.build(_tell, recipe)) if recipe else None
     pilot = pilots.write_pilot(lab) if condor else None
     if condor:
@@ -133,6 +125,30 @@ def _up(args: argparse.Namespace) -> int:
     for line in next_steps(lab, policy, pilot):
         print(line)
     return OK
+
+
+def _spec(args: argparse.Namespace, release: str) -> LabSpec:
+    """Return the lab that the options ask for. LabMisuseError: there is none like that."""
+    try:
+        return LabSpec(
+            name=args.name,
+            hosts=args.hosts,
+            cpus=args.cpus,
+            memory_mb=args.memory_mb,
+            hypervisor=args.hypervisor,
+            hooks="none" if args.site else "slurmctld",
+            slurm_version=release,
+            condor=args.condor or args.ce,
+            ce=args.ce,
+            mpi=args.mpi,
+            time=args.time,
+            files=args.files or args.ce,
+            salt=args.salt,
+            site=args.site,
+            configless=args.configless,
+        )
+    except LabError as error:
+        raise LabMisuseError(str(error)) from error
 
 
 def next_steps(lab: Lab, policy: Path | None, pilot: Path | None = None) -> list[str]:
@@ -246,7 +262,7 @@ def _shell(args: argparse.Namespace) -> int:
 def _run(args: argparse.Namespace) -> int:
     words = args.words[1:] if args.words[:1] == ["--"] else args.words
     if not words:
-        raise LabError(f"no command is given: backfill lab run {args.node} -- COMMAND")
+        raise LabMisuseError(f"no command is given: backfill lab run {args.node} -- COMMAND")
     lab = Lab.attach(args.name)
     if args.node.startswith("vn"):
         srun = ["srun", "--partition=htc", f"--nodelist={args.node}", *words]
@@ -341,7 +357,7 @@ def _cloud_status(cloud: CloudHandle, as_json: bool) -> int:
 def _run_in_cloud(cloud: CloudHandle, words: list[str]) -> int:
     command = words[1:] if words[:1] == ["--"] else words
     if not command:
-        raise LabError("no command is given: backfill lab cloud run -- COMMAND")
+        raise LabMisuseError("no command is given: backfill lab cloud run -- COMMAND")
     argv = cloud.command(command)
     sys.stdout.flush()
     os.execvp(argv[0], argv)  # noqa: S606 - an argument list of our own, no shell wanted

@@ -11,7 +11,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from backfill.ui.parser import BAD_CONFIG, NO, NO_PERMISSION, OK, UNAVAILABLE, add_config, add_verbs
+from backfill.ui.parser import BAD_CONFIG, BAD_DATA, NO, NO_PERMISSION, OK, UNAVAILABLE, add_config, add_verbs
 
 if TYPE_CHECKING:
     from backfill.config.model import Config
@@ -88,7 +88,9 @@ def run_slurm(args: argparse.Namespace) -> int:
         second = {"hooks": "hook_verb", "spank": "spank_verb"}.get(args.verb)
         verb = f"{args.verb} {getattr(args, second)}" if second else args.verb
         return _DOES[verb](config, args)
-    except (ConfigError, ValueError) as error:
+    except ConfigError as error:
+        return _refuse(error, BAD_DATA)
+    except ValueError as error:
         return _refuse(error, BAD_CONFIG)
     except UnreachableError as error:
         return _refuse(error, UNAVAILABLE)
