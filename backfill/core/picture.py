@@ -23,7 +23,7 @@ _TOMBSTONE_S = 120.0
 
 
 # What demand asks of a waiting job: jobs of which all of this is equal count alike.
-Wish = tuple[str, float, str, int, int, int, float | None, bool, str]
+Wish = tuple[str, float, str, int, int, int, bool, float | None, bool, str]
 _Line = tuple[str, Wish]  # its partition first
 
 
@@ -145,7 +145,7 @@ def _line(job: Job | None) -> _Line | None:
 
 def _wish(job: Job) -> Wish:
     begins_s = job.eligible_s if job.reason == "BeginTime" else 0.0
-    size = (job.cpus, job.num_nodes, job.memory_mb)
+    size = (job.cpus, job.num_nodes, job.memory_mb, job.exclusive)
     return (job.reason, begins_s, job.qos, *size, job.time_limit_s, _asks(job), job.features)
 
 

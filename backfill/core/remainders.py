@@ -29,21 +29,22 @@ class Offering(NamedTuple):
 
 
 class Remainder(NamedTuple):
-    """What an instance has left. `untouched`: none of its memory is given to jobs."""
+    """What an instance has left. `untouched`: none of its memory is given to jobs; `empty`: nothing is."""
 
     untouched: bool
     cpus: int
     memory_mb: int
+    empty: bool = False
 
 
 def whole(flavour: Flavour) -> Remainder:
     """Return what an instance has left on which there is no job."""
-    return Remainder(untouched=True, cpus=flavour.cpus, memory_mb=flavour.node_memory_mb)
+    return Remainder(untouched=True, cpus=flavour.cpus, memory_mb=flavour.node_memory_mb, empty=True)
 
 
 # Where to look for a piece: what is the same of those that differ in memory alone. In this order they
 # are used up.
-_Row = tuple[bool, int, Offering]
+_Row = tuple[bool, int, Offering, bool]
 _Piece = tuple[_Row, int]  # and its memory, MB
 
 
@@ -60,27 +61,29 @@ class Pieces:
     def add(self, offering: Offering, left: Remainder, many: int = 1) -> None:
         """Put in what so many instances have left each, if that is any CPU."""
         if left.cpus > 0 and many > 0:
-            self._change(((left.untouched, left.cpus, offering), left.memory_mb), many)
+            self._change(_piece(offering, left), many)
 
     def drop(self, offering: Offering, left: Remainder, many: int = 1) -> None:
         """Take it out again."""
         if left.cpus > 0 and many > 0:
-            self._change(((left.untouched, left.cpus, offering), left.memory_mb), -many)
+            self._change(_piece(offering, left), -many)
 
     def fitting(self, share: JobShare, offered: Collection[Offering]) -> Iterator[tuple[Offering, Remainder]]:
         """Yield what is large enough, the smallest first."""
         for row in self._rows:
-            untouched, cpus, offering = row
+            untouched, cpus, offering, empty = row
+            if cpus < share.cpus or offering not in offered or (share.exclusive and not empty):
+                continue
             # Who asks for no memory has all of it, where Slurm gives it.
-            if cpus < share.cpus or offering not in offered or not (share.memory_mb or untouched):
+            if not (share.memory_mb or untouched):
                 continue
             sizes = self._sizes[row]
             for at in range(bisect_left(sizes, share.memory_mb), len(sizes)):
-                yield offering, Remainder(untouched, cpus, sizes[at])
+                yield offering, Remainder(untouched, cpus, sizes[at], empty)
 
     def how_many(self, offering: Offering, left: Remainder) -> int:
         """Return how many instances have that left."""
-        return self._many[(left.untouched, left.cpus, offering), left.memory_mb]
+        return self._many[_piece(offering, left)]
 
     def copy(self) -> Pieces:
         """Return the same, to be changed by itself."""
@@ -110,6 +113,10 @@ class Pieces:
             if not self._sizes[row]:
                 del self._sizes[row]
                 del self._rows[bisect_left(self._rows, row)]
+
+
+def _piece(offering: Offering, left: Remainder) -> _Piece:
+    return (left.untouched, left.cpus, offering, left.empty), left.memory_mb
 
 
 # Slurm keeps a node for some jobs only: of an image that some people share, or of an owner whose pin has
@@ -191,8 +198,11 @@ class ReadyIndex:
 
 
 def _left_on(seen: Node) -> Remainder:
-    given_mb = seen.memory_allocated_mb
-    return Remainder(not given_mb, seen.cpus - seen.cpus_allocated, seen.memory_mb - given_mb)
+    given, given_mb = seen.cpus_allocated, seen.memory_allocated_mb
+    return Remainder(not given_mb, seen.cpus - given, seen.memory_mb - given_mb, not given and not given_mb)
+
+
+_NOTHING = Remainder(untouched=False, cpus=0, memory_mb=0)
 
 
 class Remainders:
@@ -298,6 +308,8 @@ class Remainders:
 
     def _most(self, share: JobShare, left: Remainder) -> int:
         """Return how many of these shares it is enough for."""
+        if share.exclusive:
+            return 1
         cpus = left.cpus // share.cpus
         if not share.memory_mb:
             return 1 if self._given else cpus
@@ -305,7 +317,9 @@ class Remainders:
 
     def _after(self, share: JobShare, left: Remainder, taken: int) -> Remainder:
         """Return what is left of it once so many shares are taken."""
-        untouched, cpus, memory_mb = left
+        if share.exclusive:
+            return _NOTHING
+        untouched, cpus, memory_mb, _ = left
         if share.memory_mb and self._given is not False:
             untouched, memory_mb = False, memory_mb - taken * share.memory_mb
         elif not share.memory_mb and self._given:

@@ -86,7 +86,7 @@ class Site:
         fixed = (
             *(job, job, partition, state, "alice", node, "1", str(cpus), f"cpu={cpus},node=1"),
             *("0", "4294901000", str(int(START_S) - 100), str(int(START_S) - 100), begun),
-            *("N/A", "1-00:00:00", "0", "(null)", "N/A", "1", "1"),
+            *("N/A", "1-00:00:00", "0", "(null)", "N/A", "1", "1", "OK", ""),
         )
         why = "None" if node else "Resources"
         free = ("physics", "normal", why, "", "(null)", "(null)", "(null)", "simulate.sh")

@@ -66,6 +66,8 @@ def arranged(rig: RealRig) -> Scene:
     ids["sparse"] = rig.ctl(*held, "--array=0,3,5,7%2", "-n2", "--mem-per-cpu=100", "--wrap=:")
     ids["long"] = rig.ctl(*held, f"--array={','.join(str(i * i) for i in range(31))}", "--wrap=:")
     ids["stepped"] = rig.ctl(*held, "--array=0-10:3", "--wrap=:")
+    ids["exclusive"] = rig.ctl(*held, "--exclusive", "--wrap=:")
+    ids["owners"] = rig.ctl(*held, "--exclusive=user", "--wrap=:")
     ids["het"] = rig.ctl(*held, "-N2", "-t", "1-2:03", "--mem=100", ":", "-n1", "--wrap=:")
     ids["started"] = rig.submit(host, tasks=1)
     await_state(rig, f"{ids['started']}_1", JobState.RUNNING)
@@ -103,6 +105,12 @@ def test_every_waiting_task_of_an_array_is_there(scene: Scene, path: ReadPath) -
         array = scene.ids[which]
         found = {job_id for job_id in jobs if job_id.startswith(f"{array}_")}
         assert found == {f"{array}_{number}" for number in numbers}
+
+
+def test_an_exclusive_job_is_known_on_every_release(scene: Scene, path: ReadPath) -> None:
+    """One of any user's, and none that shares its nodes with those of its own."""
+    found = {job_id for job_id, job in path.all_jobs().items() if job.exclusive}
+    assert found == {scene.ids["exclusive"]}
 
 
 def test_what_was_asked_for_and_nothing_else(scene: Scene, path: ReadPath) -> None:

@@ -29,6 +29,7 @@ waiting = st.builds(
     eligible_s=st.sampled_from((0.0, 50.0, 150.0)),
     time_limit_s=st.sampled_from((None, 60.0, 600.0)),
     reason=st.sampled_from(REASONS),
+    exclusive=st.booleans(),
 )
 demands = st.builds(Demand, st.integers(1, 3), st.integers(1, 3), st.sampled_from((0.0, 100.0)))
 

@@ -67,6 +67,24 @@ def test_a_job_that_fits_beside_nobody_gets_an_instance(those: dict[str, int], o
     assert len(run.world.managed) == 5
 
 
+@pytest.mark.parametrize("counts_memory", [False, True])
+def test_an_exclusive_job_gets_an_instance_of_its_own(counts_memory: bool) -> None:
+    """However much is free beside others, and however little it asks for."""
+    sim = site(Manners(counts_memory=counts_memory))
+    run = play(sim, policies(instances=FOUR))
+    low = sim.submit("htc", LONG_S, cpus=1, memory_mb=100)
+    run.until(lambda: running(sim, low), 120)
+    last = [sim.submit("htc", 30.0, cpus=1, memory_mb=100, exclusive=True) for _ in range(2)]
+    run.until(lambda: running(sim, *last), 120)
+    assert len(run.world.managed) == 3
+    assert told(run) == []
+    run.until(lambda: ended(sim, *last), 60)
+    again = sim.submit("htc", 10.0, cpus=1, memory_mb=100, exclusive=True)
+    run.until(lambda: ended(sim, again), 25)  # one of these is still there
+    assert len(run.world.managed) <= 3
+    assert sim.audit() == []
+
+
 def test_none_is_made_for_jobs_that_fit_beside_others() -> None:
     """Large ones first, and small ones into what these leave."""
     sim, run = begin()
@@ -90,15 +108,25 @@ def test_jobs_that_need_an_instance_each_get_them_at_once() -> None:
 @pytest.mark.parametrize(
     ("rules", "wishes", "words"),
     [
-        ({}, {"cpus": 2}, "no instance has 2 CPUs and all of the memory left"),
-        ({}, {"cpus": 1, "memory_mb": 4000}, "no instance has 1 CPU and 4000 MB left"),
-        ({}, {"cpus": 1, "memory_mb": 0}, "no instance has 1 CPU and all of the memory left"),
+        ({}, {"cpus": 2}, "no instance has 2 CPUs and all of the memory left in one piece"),
+        ({}, {"cpus": 1, "memory_mb": 4000}, "no instance has 1 CPU and 4000 MB left in one piece"),
+        ({}, {"cpus": 1, "memory_mb": 0}, "no instance has 1 CPU and all of the memory left in one piece"),
         (
             {"demand": Demand(max_nodes=2)},
             {"cpus": 2, "num_nodes": 2, "memory_mb": 4000},
-            "fewer than 2 instances have 1 CPU and 4000 MB left",
+            "fewer than 2 instances have 1 CPU and 4000 MB left in one piece",
         ),
-        ({"quotas": Quotas((Quota(99),))}, {"cpus": 2, "memory_mb": 9}, "no instance has 2 CPUs and 9 MB"),
+        ({}, {"cpus": 1, "memory_mb": 9, "exclusive": True}, "no instance is free of other jobs"),
+        (
+            {"demand": Demand(max_nodes=2)},
+            {"cpus": 2, "num_nodes": 2, "memory_mb": 9, "exclusive": True},
+            "fewer than 2 instances are free of other jobs",
+        ),
+        (
+            {"quotas": Quotas((Quota(99),))},
+            {"cpus": 2, "memory_mb": 9},
+            "no instance has 2 CPUs and 9 MB left in one piece",
+        ),
     ],
 )
 def test_who_waits_for_one_piece_is_told_so(
@@ -112,7 +140,7 @@ def test_who_waits_for_one_piece_is_told_so(
     run.run(30.0)
     (said,) = told(run)
     assert said.startswith(f"job {last}: an instance refused: {words}")
-    assert said.endswith("in one piece (free CPUs in all: 3)")
+    assert said.endswith("(free CPUs in all: 3)")
     assert any("limits.max_instances = 3" in line(one) for one in run.cycle.last.refusals)
     run.policies = run.cycle.policies = replace(run.policies, limits=few(5))
     run.until(lambda: ended(sim, last), 120)

@@ -40,9 +40,9 @@ def state(pieces: Pieces) -> tuple[object, ...]:
     return every, [pieces.how_many(*one) for one in every], +pieces.cpus
 
 
-@given(lefts, lefts, shares)
+@given(lefts, lefts, shares, st.booleans())
 def test_what_a_plan_tries_is_taken_back(
-    found: list[Found], tried: list[Found], wanted: list[tuple[int, int, int, int]]
+    found: list[Found], tried: list[Found], wanted: list[tuple[int, int, int, int]], exclusive: bool
 ) -> None:
     """Of what comes and goes; and what jobs would take changes nothing of it."""
     log = UndoLog()
@@ -55,10 +55,10 @@ def test_what_a_plan_tries_is_taken_back(
         for one in all_[1::2]:
             pieces.drop(*one)
         for offering, cpus, memory_mb, many in tried:
-            pieces.add(offering, Remainder(True, cpus, memory_mb), many)
+            pieces.add(offering, Remainder(True, cpus, memory_mb, empty=cpus == 4), many)
         there = Remainders(pieces, memory_is_given=True)
         for cpus, memory_mb, nodes, jobs in wanted:
-            there.place(JobShare(cpus, memory_mb, nodes), jobs, (PLAIN, CMS))
+            there.place(JobShare(cpus, memory_mb, nodes, exclusive), jobs, (PLAIN, CMS))
     assert state(pieces) == before
     for one in all_:
         pieces.drop(*one)
@@ -120,6 +120,50 @@ def test_the_shares_of_a_wide_job_are_on_as_many_instances() -> None:
     assert there.place(JobShare(1, 1, 2), 3, (PLAIN,)) == 0
 
 
+def test_an_exclusive_job_has_an_instance_without_any_other() -> None:
+    """Whatever is left beside others, and however little it asks for: nothing is left beside it."""
+    part, empty = Remainder(True, 3, 10), whole(FLAVOUR)
+    pieces = Pieces()
+    pieces.add(PLAIN, part, 2)
+    pieces.add(PLAIN, empty)
+    there = Remainders(pieces, [(PLAIN, empty, 1)], memory_is_given=False)
+    alone = JobShare(1, 0, 1, exclusive=True)
+    assert there.fits(alone._replace(nodes=2), (PLAIN,))
+    assert not there.fits(alone._replace(nodes=3), (PLAIN,))
+    assert there.place(alone, 3, (PLAIN,)) == 1
+    assert there.cpus((PLAIN,)) == 2 * part.cpus
+    assert there.open(PLAIN, empty, alone, 3) == 3
+    assert there.place(JobShare(1, 0, 1), 9, (PLAIN,)) == 3
+    assert there.place(alone, 1, (PLAIN,)) == 1
+
+
+@given(lefts, st.integers(1, 4), st.integers(0, 10), st.integers(1, 9), st.sampled_from((True, False, None)))
+def test_as_many_exclusive_jobs_find_a_place_as_instances_are_empty(
+    found: list[Found], cpus: int, memory_mb: int, jobs: int, given: bool | None
+) -> None:
+    """And large enough; what others leave is not touched."""
+    pieces = Pieces()
+    for offering, left, left_mb, many in found:
+        pieces.add(offering, Remainder(left_mb == 10, left, left_mb, empty=left_mb == 10), many)
+    there = Remainders(pieces, memory_is_given=given)
+    most = sum(many for _, left, left_mb, many in found if left >= cpus and left_mb == 10)
+    assert there.place(JobShare(cpus, memory_mb, 1, exclusive=True), jobs, (PLAIN, CMS)) == max(
+        0, jobs - most
+    )
+    part = sum(left * many for _, left, left_mb, many in found if left_mb < 10)
+    assert there.cpus((PLAIN, CMS)) >= part
+
+
+@pytest.mark.parametrize("given", [True, False, None])
+def test_where_others_have_begun_there_is_no_place_for_an_exclusive_job(given: bool | None) -> None:
+    """Also of those that wait themselves and come first."""
+    pieces = Pieces()
+    pieces.add(PLAIN, whole(FLAVOUR))
+    there = Remainders(pieces, memory_is_given=given)
+    assert there.place(JobShare(1, 100, 1), 1, (PLAIN,)) == 0
+    assert there.place(JobShare(1, 100, 1, exclusive=True), 1, (PLAIN,)) == 1
+
+
 def test_others_may_take_all_of_a_kind() -> None:
     """Nothing of the other kinds."""
     there = made([(PLAIN, 4, 10, 2), (CMS, 3, 10, 1)], True)
@@ -138,6 +182,8 @@ def test_others_may_take_all_of_a_kind() -> None:
         ([(JobShare(1, 0, 1), 8)], True, 8),
         ([(JobShare(1, 600, 1), 4)], True, 4),
         ([(JobShare(1, 600, 1), 4)], False, 1),
+        ([(JobShare(1, 100, 1, exclusive=True), 4), (JobShare(1, 100, 1), 4)], None, 5),
+        ([(JobShare(1, 100, 2, exclusive=True), 2), (JobShare(1, 100, 1), 4)], None, 5),
         ([(JobShare(3, 100, 1), 2), (JobShare(1, 100, 1), 2)], True, 2),
         ([(JobShare(1, 100, 3), 2)], True, 3),
         ([(JobShare(3, 100, 2), 2), (JobShare(1, 100, 1), 5)], True, 5),
@@ -147,6 +193,6 @@ def test_so_many_instances_hold_them_all(
     wanted: list[tuple[JobShare, int]], given: bool | None, count: int
 ) -> None:
     """And no more than anybody wants to know."""
-    assert whole(FLAVOUR) == Remainder(True, 4, 1000)
+    assert whole(FLAVOUR) == Remainder(True, 4, 1000, empty=True)
     assert instances_for(wanted, FLAVOUR, 99, memory_is_given=given) == count
     assert instances_for(wanted, FLAVOUR, 2, memory_is_given=given) == min(2, count)

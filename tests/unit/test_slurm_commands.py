@@ -88,6 +88,9 @@ def test_a_complaint_alone_is_no_empty_answer(tmp_path: Path) -> None:
         SlurmTools(bin_dir=tmp_path).run(["squeue"])
     tool(tmp_path, "echo 'squeue: error: Ignoring obsolete FastSchedule=1 option' >&2")
     assert SlurmTools(bin_dir=tmp_path).run(["squeue"]) == ""
+    # A column that this release does not have.
+    tool(tmp_path, "echo 'squeue: error: Invalid job format specification: exclusive' >&2")
+    assert SlurmTools(bin_dir=tmp_path).run(["squeue"]) == ""
     tool(tmp_path, "echo 7; echo 'error: Socket timed out' >&2")
     assert SlurmTools(bin_dir=tmp_path).run(["squeue"]) == "7\n"
 

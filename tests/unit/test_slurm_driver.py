@@ -47,7 +47,7 @@ def show(tools: FakeTools, state: str, reason: str = "", name: str = "vn1") -> N
 
 def show_job(tools: FakeTools, manager: SlurmManager, state: str) -> None:
     """Let squeue show job 7, on vn1."""
-    shape = ("1", "1", "", "0", "1", "1", "1", "1", "NONE", "UNLIMITED", "0", "", "", "1", "1")
+    shape = ("1", "1", "", "0", "1", "1", "1", "1", "NONE", "UNLIMITED", "0", "", "", "1", "1", "OK", "")
     fixed = ("7", "7", "htc", state, "root", "vn1", *shape)
     mark = mark_of(manager)
     free = "".join(f"\x1d{mark}{text}" for text in ("", "", "None", "", "", "", "", "job"))

@@ -38,6 +38,8 @@ _FIXED = {
     "deadline": "N/A",
     "batch": "1",
     "requeue": "1",
+    "sharing": "OK",
+    "exclusive": "",
 }
 _FREE = {
     "account": "(null)",
@@ -106,6 +108,36 @@ def test_a_pending_job_has_not_started() -> None:
     assert not job.requeue
     assert (job.account, job.qos, job.reason, job.features) == ("acc", "low", "JobHeldUser", "a&b")
     assert job.time_limit_s == 300
+
+
+@pytest.mark.parametrize(
+    ("sharing", "exclusive", "alone"),
+    [
+        # Up to 25.11 there is one column, and squeue leaves the other one empty.
+        ("OK", "", False),
+        ("YES", "", False),
+        ("NO", "", True),
+        ("USER", "", False),
+        ("MCS", "", False),
+        ("TOPO", "", True),
+        # From 26.05 on it says less, and the other one tells.
+        ("NO", "NO", False),
+        ("NO", "NODE", True),
+        ("NO", "TOPO", True),
+        ("OK", "USER", False),
+        ("YES", "MCS", False),
+    ],
+)
+def test_an_exclusive_job_is_known_by_its_columns(sharing: str, exclusive: str, alone: bool) -> None:
+    """Whether it asked for that or its partition makes it so; with its own user's jobs it shares."""
+    (job,) = read(record(state="PENDING", nodes="", sharing=sharing, exclusive=exclusive))
+    assert job.exclusive is alone
+
+
+def test_squeue_is_asked_for_both_columns() -> None:
+    """A release that does not know one of them prints nothing for it, and goes on."""
+    asked = [column.partition(":")[0] for column in FORMAT.text.split(",")]
+    assert {"oversubscribe", "exclusive"} <= set(asked)
 
 
 def test_array_tasks_and_het_components_keep_their_names() -> None:

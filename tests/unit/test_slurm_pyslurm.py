@@ -52,6 +52,7 @@ JOB: dict[str, Any] = {
     "heterogeneous_offset": None,
     "deadline": None,
     "scheduled_nodes": None,
+    "resource_sharing": "OK",
 }
 Make = Callable[..., PyslurmPath]
 
@@ -98,6 +99,7 @@ def test_its_words_and_units_become_ours(make: Make) -> None:
                 "constraints": ["a&b", "c"],
                 "scheduled_nodes": "bm[1-2]",
                 "deadline": 2000,
+                "resource_sharing": "NO",
             },
             {**JOB, "id": 9, "state": "COMPLETING", "end_time": 500, "memory_per_cpu": "UNLIMITED"},
         ]
@@ -106,6 +108,7 @@ def test_its_words_and_units_become_ours(make: Make) -> None:
     seven, eight, nine = jobs["7"], jobs["8"], jobs["9"]
     assert (seven.nodes, seven.memory_mb, seven.time_limit_s) == (("vn1", "vn2"), 200, None)
     assert (seven.name, seven.reason, seven.restarts, seven.qos) == ("a=b\n\"c'é", "", 1, "")
+    assert [job.exclusive for job in (seven, eight, nine)] == [False, True, False]
     assert (seven.memory_by_cpu, eight.memory_by_cpu) == (True, False)
     assert (eight.state, eight.time_limit_s, eight.memory_mb) == (JobState.PENDING, 300.0, 300)
     assert (eight.start_s, eight.nodes, eight.reason) == (0.0, (), "JobHeldUser")

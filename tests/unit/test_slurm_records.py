@@ -117,6 +117,27 @@ def test_the_dialects_mean_the_same() -> None:
     assert old.name == "a=b\n\"c'"
 
 
+@pytest.mark.parametrize(
+    ("shared", "alone"),
+    [
+        ("none", True),
+        (["none"], True),
+        (["topo"], True),
+        (None, False),
+        ([], False),
+        ("shared", False),
+        (["oversubscribe"], False),
+        ("user", False),
+        (["mcs"], False),
+    ],
+)
+def test_an_exclusive_job_shares_with_none(shared: object, alone: bool) -> None:
+    """One word in 22.05, a list of them later; v0.0.45 does not tell, and there it is not known."""
+    (job,), (mute,) = jobs({**OLD, "shared": shared}), jobs(OLD)
+    assert job.exclusive is alone
+    assert not mute.exclusive
+
+
 def test_a_state_beside_flags_is_the_base() -> None:
     """Where the base is told, COMPLETING hides it no more."""
     (seen,) = jobs(new({**OLD, "job_state": ["COMPLETING", "CANCELLED"]}))
@@ -159,6 +180,7 @@ def test_nodes() -> None:
         '{"jobs": [{}]}',
         '{"jobs": [',
         json.dumps({"jobs": [{**OLD, "name": 7}]}),
+        json.dumps({"jobs": [{**OLD, "shared": 7}]}),
         json.dumps({"jobs": [{**OLD, "job_state": "DANCING"}]}),
     ],
 )

@@ -78,15 +78,15 @@ def listing(*entries: dict[str, Any]) -> bytes:
     return http(200, json.dumps({"jobs": list(entries), "errors": []}))
 
 
-def test_the_newest_common_version_is_found_once(server: Server) -> None:
-    """From the newest on; later questions go straight to it."""
+def test_the_best_common_version_is_found_once(server: Server) -> None:
+    """The last that tells exclusive jobs, then from the newest on; later questions go straight to it."""
     server.answers["/jobs/"] = listing(new(OLD))
     path = path_of(server)
     assert path.all_jobs().keys() == {"7"}
     assert path.jobs_on(["vn2"]).keys() == {"7"}
     assert [wanted.split("/")[2] for wanted in server.asked] == [
-        "v0.0.45",
         "v0.0.44",
+        "v0.0.45",
         "v0.0.43",
         "v0.0.42",
         "v0.0.42",

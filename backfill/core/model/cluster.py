@@ -187,6 +187,7 @@ class Job:
     required_nodes: tuple[str, ...] = ()
     features: str = ""
     deadline_s: float = 0.0  # it must have ended by then (sbatch --deadline); 0: none
+    exclusive: bool = False  # it shares its nodes with no other job, whoever's, however little it needs
     interactive: bool = False  # no batch script: salloc or srun waits at somebody's terminal
     comment: str = ""
     machines: MachineRequest | None = None  # of its own; None: it asks for none

@@ -93,10 +93,14 @@ def _wanted_soon(facts: Mapping[str, Any]) -> str:
 
 
 def _apart(facts: Mapping[str, Any]) -> str:
-    memory = f" and {facts['memory_mb']} MB" if facts["memory_mb"] else " and all of the memory"
-    piece = counted(facts["cpus"], "CPU") + (memory if facts["memory_mb"] or facts["whole"] else "")
-    few = "no instance has" if facts["instances"] == 1 else f"fewer than {facts['instances']} instances have"
-    return f"{few} {piece} left in one piece (free CPUs in all: {facts['free_cpus']})"
+    one, many = facts["instances"] == 1, f"fewer than {facts['instances']}"
+    if facts.get("alone"):
+        free = "no instance is free of other jobs" if one else f"{many} instances are free of other jobs"
+    else:
+        memory = f" and {facts['memory_mb']} MB" if facts["memory_mb"] else " and all of the memory"
+        piece = counted(facts["cpus"], "CPU") + (memory if facts["memory_mb"] or facts["whole"] else "")
+        free = f"{'no instance has' if one else f'{many} instances have'} {piece} left in one piece"
+    return f"{free} (free CPUs in all: {facts['free_cpus']})"
 
 
 def _stays(then: str) -> str:

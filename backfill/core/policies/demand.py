@@ -26,18 +26,20 @@ def for_room(reason: str) -> bool:
 class JobShare(NamedTuple):
     """What a job needs in one piece, on each of so many instances at the same time.
 
-    `memory_mb` 0: it asks for none, and has all of its node's where Slurm counts memory.
+    `memory_mb` 0: it asks for none, and has all of its node's where Slurm counts memory. `exclusive`: no
+    other job may be on these.
     """
 
     cpus: int
     memory_mb: int
     nodes: int
+    exclusive: bool = False
 
 
 def share_of(job: Job) -> JobShare:
     """Return a job's equal share on each of its nodes."""
     nodes = max(1, job.num_nodes)
-    return JobShare(max(1, -(-job.cpus // nodes)), job.memory_mb, nodes)
+    return JobShare(max(1, -(-job.cpus // nodes)), job.memory_mb, nodes, job.exclusive)
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +145,7 @@ def _hardest_first(
 
     def size(share: JobShare) -> tuple[float, JobShare]:
         memory = share.memory_mb / flavour.node_memory_mb if share.memory_mb else 0.0
-        return max(share.cpus / flavour.cpus, memory), share
+        return max(share.cpus / flavour.cpus, memory, float(share.exclusive)), share
 
     order = sorted(alike, key=size, reverse=True)
     return tuple((share, sum(len(ids) for ids in alike[share])) for share in order)

@@ -133,6 +133,7 @@ def _tell_apart(builder: PlanBuilder, wanted: Sequence[Want]) -> None:
                 whole=int(given and not share.memory_mb),
                 instances=share.nodes,
                 free_cpus=want.free,
+                alone=int(share.exclusive),
             )
             for job_id in sorted(job_id for ids in want.need.alike[share] for job_id in ids):
                 builder.refuse(f"job {job_id}", Goal.INSTANCE, why)

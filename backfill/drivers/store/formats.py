@@ -20,7 +20,7 @@ from backfill.drivers.store.codec import WORDS
 FORMATS = (
     (1, ""),  # plain text; before fingerprints were taken
     (2, "9532352ca33e57c1"),
-    (3, "732f401ebcf63a68"),
+    (3, "fc22acd0038f81e4"),
 )
 VERSION = FORMATS[-1][0]
 

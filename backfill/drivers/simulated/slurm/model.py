@@ -134,6 +134,7 @@ class SimJob(Viewed):
             eligible_s=self.eligible_s,
             start_s=self.start_s,
             time_limit_s=self.time_limit_s,
+            exclusive=self.exclusive,
             interactive=self.interactive,
             restarts=self.restarts,
             requeue=self.requeue,

@@ -11,16 +11,18 @@ from functools import cached_property
 from backfill.core.model.cluster import Job, Node
 from backfill.core.model.quantities import fold_hostlist
 from backfill.drivers.slurm.commands import CONTROLLER, SlurmTools
-from backfill.drivers.slurm.reading.records import jobs_of, nodes_of, read_document
+from backfill.drivers.slurm.reading.records import TELLING, jobs_of, nodes_of, read_document
 from backfill.drivers.slurm.reading.text_path import FEW, TextPath
 from backfill.ports.errors import DriverError, NotFoundError
 
-_SHOW_JOBS = ("squeue", "--json", "--all", "--local", "-t", "all")
+_SHOW_JOBS = ("--all", "--local", "-t", "all")
 _SHOW_NODES = ("scontrol", "-F", "--json", "show", "node")
 # How an array's waiting tasks are listed must not be cut short.
 _ENV = {"SLURM_BITSTR_LEN": "0"}
 # Older tools have no JSON for nodes that never registered.
 _OLDEST_NODES = (23, 2)
+# Releases whose usual version does not tell all that we ask for, and that still have the one that does.
+_TELLS_LESS = ((26, 5), (26, 11))
 
 
 class JsonPath:
@@ -77,11 +79,18 @@ class JsonPath:
         """Nothing is kept open."""
 
     def _squeue(self, subject: str, *chosen: str) -> dict[str, Job]:
-        output = self._commands.run([*_SHOW_JOBS, *chosen], subject, env=_ENV)
+        oldest, newest = _TELLS_LESS
+        way = f"--json={TELLING}" if oldest <= self._release <= newest else "--json"
+        output = self._commands.run(["squeue", way, *_SHOW_JOBS, *chosen], subject, env=_ENV)
         return jobs_of(read_document(output, "squeue", subject), "squeue", time.time())
 
-    @cached_property
+    @property
     def _has_nodes(self) -> bool:
-        """Return True if scontrol can print JSON; its own release is not the controller's."""
+        """Return True if scontrol can print JSON of nodes."""
+        return self._release >= _OLDEST_NODES
+
+    @cached_property
+    def _release(self) -> tuple[int, int]:
+        """Return the tools' own release, which is not the controller's; one that is not known is new."""
         release = re.search(r"(\d+)\.(\d+)", self._commands.run(["scontrol", "--version"]))
-        return release is None or (int(release[1]), int(release[2])) >= _OLDEST_NODES
+        return (99, 0) if release is None else (int(release[1]), int(release[2]))

@@ -10,7 +10,7 @@ from functools import lru_cache
 from backfill.core.model.cluster import Job, JobState, Node
 from backfill.core.model.machine_request import asked
 from backfill.core.model.quantities import MOST_NODES, parse_hostlist
-from backfill.drivers.slurm.reading.states import job_state, node_state
+from backfill.drivers.slurm.reading.states import is_exclusive, job_state, node_state
 from backfill.ports.errors import BadOutputError
 
 # Fields whose text is Slurm's own, then fields into which users can put anything at all.
@@ -36,6 +36,9 @@ _FIXED = (
     "deadline",
     "batchflag",
     "requeue",
+    # Of these two one tells; a column that a release does not have is empty there (up to 25.11 the second).
+    "oversubscribe",
+    "exclusive",
 )
 _FREE = ("account", "qos", "reason", "reqnodes", "feature", "comment", "admin_comment", "name")
 _UNIT = "\x1f"
@@ -149,6 +152,7 @@ def _job(fixed: dict[str, str], free: dict[str, str], now_s: float) -> Job:
         features=given(free["feature"]),
         deadline_s=_time_s(fixed["deadline"]),
         interactive=fixed["batchflag"] == "0",
+        exclusive=is_exclusive(fixed["oversubscribe"], fixed["exclusive"]),
         comment=given(free["comment"]),
         machines=machines,
         machines_fault=fault,

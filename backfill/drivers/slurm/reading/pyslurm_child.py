@@ -47,6 +47,7 @@ FIELDS = (
     "heterogeneous_offset",
     "deadline",
     "scheduled_nodes",
+    "resource_sharing",
 )
 NOT_FOUND = (-1, 2017, 2018)
 PROTOCOL_ERROR = 1007  # slurmctld is of a release that this pyslurm does not speak

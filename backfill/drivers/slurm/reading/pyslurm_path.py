@@ -19,7 +19,7 @@ from backfill.drivers.child import Child
 from backfill.drivers.slurm.commands import CONTROLLER, NAME_CONF, SlurmTools, meaning_of
 from backfill.drivers.slurm.reading.parse import asked_hosts, given, hosts, tasks
 from backfill.drivers.slurm.reading.paths import BrokenPathError
-from backfill.drivers.slurm.reading.states import job_state
+from backfill.drivers.slurm.reading.states import is_exclusive, job_state
 from backfill.drivers.slurm.reading.text_path import FEW, TextPath
 from backfill.ports.errors import BadOutputError, UnreachableError
 
@@ -153,6 +153,7 @@ def jobs_of(record: dict[str, Any], now_s: float) -> list[Job]:
             required_nodes=asked_hosts(record["required_nodes"] or ""),
             features=given(record["constraints"] or ""),
             deadline_s=_time_s(record["deadline"]),
+            exclusive=is_exclusive(record["resource_sharing"] or ""),
             comment=given(record["comment"] or ""),
             machines=machines,
             machines_fault=fault,

@@ -14,9 +14,11 @@ from backfill.core.model.cluster import Job, JobState, Node, NodeBase
 from backfill.core.model.machine_request import asked
 from backfill.drivers.slurm.commands import meaning_of
 from backfill.drivers.slurm.reading.parse import asked_hosts, given, hosts, job_memory, tasks
-from backfill.drivers.slurm.reading.states import job_state, node_state
+from backfill.drivers.slurm.reading.states import is_exclusive, job_state, node_state
 from backfill.ports.errors import BadOutputError
 
+# The last version that says of a waiting job whether it is exclusive (26.05 still speaks it).
+TELLING = "v0.0.44"
 _UNREADABLE = (ValueError, LookupError, TypeError, AttributeError, OverflowError)
 _SLACK_S = 2.0  # whole seconds on Slurm's side, and the time that the question took
 _STATES = {state.value for state in JobState}
@@ -103,6 +105,7 @@ def _jobs(entry: dict[str, Any], now_s: float) -> Iterator[Job]:
     # 22.05 has no --extra.
     texts = (_text(entry.get(name)) for name in ("admin_comment", "extra", "comment"))
     machines, fault = asked(*texts)
+    alone = any(map(is_exclusive, _words(entry.get("shared"))))  # from v0.0.45 on it is not told
     for job_id in _ids(entry):
         yield Job(
             id=job_id,
@@ -131,6 +134,7 @@ def _jobs(entry: dict[str, Any], now_s: float) -> Iterator[Job]:
             features=given(_text(entry["features"])),
             deadline_s=_time_s(entry["deadline"]),
             interactive=not entry["batch_flag"],
+            exclusive=alone,
             comment=given(_text(entry["comment"])),
             machines=machines,
             machines_fault=fault,

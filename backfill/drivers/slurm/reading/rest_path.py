@@ -17,13 +17,14 @@ from pathlib import Path
 from backfill.core.model.cluster import Job, Node
 from backfill.drivers.slurm.commands import CONTROLLER, SlurmTools
 from backfill.drivers.slurm.reading.paths import BrokenPathError
-from backfill.drivers.slurm.reading.records import jobs_of, read_document
+from backfill.drivers.slurm.reading.records import TELLING, jobs_of, read_document
 from backfill.drivers.slurm.reading.text_path import FEW, TextPath
 from backfill.ports.errors import BadOutputError, NotFoundError, UnreachableError
 
 SUBJECT = "slurmrestd"
-# Newest first: every release speaks its own and the few before it (26.05 to 22.05).
-VERSIONS = tuple(f"v0.0.{minor}" for minor in range(45, 37, -1))
+# Newest first: every release speaks its own and the few before it (26.05 to 22.05). But v0.0.45 does not
+# say whether a job is exclusive.
+VERSIONS = (TELLING, *(f"v0.0.{minor}" for minor in (45, *range(43, 37, -1))))
 _DENIED, _MISSING = (401, 403, 511), 404
 
 
@@ -99,7 +100,7 @@ class RestPath:
             if status != _MISSING:
                 self._version = version
                 return version
-        raise BrokenPathError(SUBJECT, f"it speaks none of the versions {VERSIONS[-1]} to {VERSIONS[0]}")
+        raise BrokenPathError(SUBJECT, f"it speaks none of the versions {min(VERSIONS)} to {max(VERSIONS)}")
 
     def _get(self, path: str, deadline_s: float) -> tuple[int, str]:
         left_s = max(0.01, deadline_s - time.monotonic())

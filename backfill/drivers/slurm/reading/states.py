@@ -125,3 +125,13 @@ def job_state(text: str, ended: bool = True) -> tuple[JobState, frozenset[str]]:
     if word in _JOB_FLAGS:
         return _JOB_FLAGS[word], frozenset({word})
     raise ValueError(f"job state '{text}' is not known")
+
+
+def is_exclusive(sharing: str, exclusive: str = "") -> bool:
+    """Return True if a job, by itself or by its partition, shares its nodes with no other at all.
+
+    `sharing`: what Slurm shows as OverSubscribe, or as `shared`. From 26.05 on that tells less, and what
+    it shows as Exclusive tells instead; empty: it does not show that. Source: slurm_protocol_defs.c,
+    job_share_string and job_exclusive_display_string.
+    """
+    return exclusive in ("NODE", "TOPO") if exclusive else sharing.upper() in ("NO", "NONE", "TOPO")
