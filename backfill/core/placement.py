@@ -16,7 +16,7 @@ from backfill.core.picture import stale, waits_for_fellows
 from backfill.core.policies.limits import Limits
 from backfill.core.policies.spread import Order
 from backfill.core.policy import PolicySet
-from backfill.core.queue import Touched
+from backfill.core.queue import Touched, again_s
 from backfill.core.room import (
     NOTHING_MORE,
     NodeNeed,
@@ -343,7 +343,8 @@ class Rooms:
             rank = self.policies.placement.rank(found[0], world.hosts[host].busy)
             return found, (*rank, self._place[host])
 
-        return _sparing(world, host, look, lambda error: ((step_failed(error, host), inf), None))
+        again = again_s(world.now_s)
+        return _sparing(world, host, look, lambda error: ((step_failed(error, host), again), None))
 
     def _sort(self, ask: Ask, host: str, new: Rank | None) -> None:
         ranks, every = self._ranks[ask], self._sorted[ask]
@@ -425,7 +426,7 @@ class _Openings:
 
     def _opening(self, world: World, host: str) -> Opening:
         look = partial(_opening, self.policies, host, world)
-        return _sparing(world, host, look, lambda _: (inf, inf))
+        return _sparing(world, host, look, lambda _: (inf, again_s(world.now_s)))
 
     def _places_ever(self, world: World, host: str, want: Want) -> int | None:
         look = partial(places_ever, world, self.policies, host, *want)

@@ -110,6 +110,17 @@ class Touched:
         return names
 
 
+_ASIDE_S = 60.0
+
+
+def again_s(now_s: float) -> float:
+    """Return when what was set aside is looked at again at the latest: all of it at the same moment.
+
+    Each such look may cost the plan in which it raises.
+    """
+    return (now_s // _ASIDE_S + 1.0) * _ASIDE_S
+
+
 class WorkQueue:
     """Marks of what a plan has to look at; what is marked twice is looked at once."""
 

@@ -29,6 +29,7 @@ from backfill.core.reconcile.planner import plan
 from backfill.core.reconcile.sparing import Looks
 from backfill.drivers.simulated.world import SimulatedWorld
 from backfill.drivers.store.memory import MemoryJournal
+from backfill.engine import cycle
 from backfill.sim.replay.journal import replay_journal
 from backfill.sim.scenarios.rehearsal import Rehearsal
 from tests.simulation.policy_cluster import cluster, ended, one_host, phases, policies, running
@@ -270,6 +271,42 @@ def test_what_is_paused_so_is_suspended_in_slurm_as_well(
     run.until(lambda: ended(sim, *lows, high), 1500)
     assert [sim.job(low).restarts for low in lows] == [0, 0]
     assert sim.audit() == []
+
+
+@pytest.fixture
+def made_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Plans are not compared with those from scratch: these see at once that the code is mended."""
+    monkeypatch.setattr(cycle, "plan", plan)
+
+
+@pytest.mark.usefixtures("made_once")
+def test_it_is_looked_at_again_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where nothing about it changes, and no full pass is made, within a minute: the defect may be over."""
+    _, run, _ = at_work(policies())
+    with monkeypatch.context() as patched:
+        patched.setitem(planner._STEPS, Phase.READY, half_a_step(planner._STEPS[Phase.READY]))
+        run.world.queue.everything()
+        run.run(70.0)
+        assert set(said(run)) == {BAD}
+        failures = run.world.queue.failures
+    run.run(70.0)
+    assert said(run) == {}
+    assert run.world.queue.failures == failures <= 3
+
+
+@pytest.mark.usefixtures("made_once")
+def test_a_host_is_looked_at_again_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So is one whose room could not be told: jobs wait for it."""
+    sim = cluster(1)
+    run = Rehearsal(sim, policies(), MemoryJournal(), spare=True)
+    with monkeypatch.context() as patched:
+        patched.setattr(placement, "_look", odd_for("bm2", placement._look))
+        run.world.queue.everything()
+        lows = [sim.submit("htc", 400.0) for _ in range(2)]
+        run.until(lambda: any(running(sim, low) for low in lows), 60)
+        run.run(30.0)
+        assert not running(sim, *lows)
+    run.until(lambda: running(sim, *lows), 100.0)
 
 
 def beside(**others: object) -> tuple[SimulatedWorld, Rehearsal, list[str]]:

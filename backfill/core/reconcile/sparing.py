@@ -1,7 +1,8 @@
 """Sets aside whom no step can be decided for: a defect that one of them meets must not end all others.
 
 No action comes from half a picture: the plan in which a step raised is thrown away as a whole, and
-made anew without those. They are looked at again with the next plan for which they are marked.
+made anew without those. They are looked at again with the next plan for which they are marked, and within
+a minute.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from math import inf, nextafter
 from backfill.core.model.fleet import Instance
 from backfill.core.model.lifecycle import ManagedNode, Phase
 from backfill.core.model.refusals import Goal, step_failed
-from backfill.core.queue import Entity, Kind, Result
+from backfill.core.queue import Entity, Kind, Result, again_s
 from backfill.core.reconcile.builder import PlanBuilder
 from backfill.core.reconcile.course import begin_eviction
 from backfill.core.reconcile.evicting import hold_jobs
@@ -83,6 +84,7 @@ class Sparing:
         builder, aside = self._builder, self._aside
         subject = f"job {entity.name}" if entity.kind in _IN_JOBS and entity.name else entity.name
         builder.refuse(subject or "cluster", Goal.ANY_STEP, step_failed(aside.errors[entity]))
+        builder.wake_at(again_s(builder.now_s))
         if entity.kind is not Kind.NODE or not aside.may_pause(entity):
             return
         node = builder.world.managed.get(entity.name)
