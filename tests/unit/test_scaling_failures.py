@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+import pytest
+
 from backfill.core.model import changes as ch
 from backfill.core.model.actions import DeleteInstance
 from backfill.core.model.cluster import Job, JobState, Node, NodeBase
 from backfill.core.model.fleet import Flavour, Host, Instance, InstanceState, Tag
-from backfill.core.model.lifecycle import ManagedNode, NodeProof, Phase
+from backfill.core.model.lifecycle import ManagedNode, NodeProof, Phase, Retry
 from backfill.core.model.plan import SetNode
 from backfill.core.model.quantities import Resources
 from backfill.core.model.refusals import Goal
 from backfill.core.model.sentences import sentence
+from backfill.core.policies.environments import Environment, Environments
 from backfill.core.policy import PolicySet, Priorities, Template
 from backfill.core.reconcile.planner import plan
+from backfill.core.tables import FleetIndex
 from backfill.core.world import World
 
 NOW_S = 1_000_000.0
@@ -100,3 +106,27 @@ def test_what_cannot_be_deleted_holds_up_nobody_for_long() -> None:
     assert found.wake_at_s <= NOW_S + wait_s
     world.apply(ch.Tick(NOW_S + wait_s))
     assert booting(world) == ["vn2"]
+
+
+def test_what_has_failed_is_looked_for_once_however_many_kinds_are_wanted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """There may be as many names as machines, and each kind asks for them again and again."""
+    world, asked, in_phase = after_failure(), list[tuple[Phase, ...]](), FleetIndex.in_phase
+    kinds = ("cms", "atlas", "lhcb")
+    rules = replace(POLICIES, environments=Environments(tuple(Environment(kind, kind) for kind in kinds)))
+    world.apply(ch.Tick(NOW_S + 1))
+    given_up = replace(world.managed["vn1"], phase=Phase.GIVEN_UP, since_s=NOW_S + 1, retry=Retry(3))
+    world.apply(ch.NodeManaged(given_up))
+    for number, kind in enumerate(kinds):
+        waits = Job(str(number), number, "htc", JobState.PENDING, reason="Resources", features=kind)
+        world.apply(ch.JobSeen(waits, NOW_S))
+
+    def counted(index: FleetIndex, *phases: Phase) -> set[str]:
+        asked.append(phases)
+        return in_phase(index, *phases)
+
+    monkeypatch.setattr(FleetIndex, "in_phase", counted)
+    begun = [a for a in plan(world, rules).actions if isinstance(a, SetNode)]
+    assert len(begun) == 1
+    assert asked.count((Phase.GIVEN_UP,)) == len(begun) + 1  # in each look

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from enum import Enum, auto
-from functools import cached_property
+from functools import cached_property, wraps
 from math import inf
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from backfill.core.model.actions import DriverAction, Head, SuspendInstance, TellJob
 from backfill.core.model.cluster import ENDED, OUR_REASON, JobState
@@ -55,6 +55,22 @@ class Progress(Enum):
     FINAL = auto()  # it failed, and trying again cannot help
 
 
+Found = TypeVar("Found")
+
+
+def once_a_look(ask: Callable[[PlanBuilder], Found]) -> Callable[[PlanBuilder], Found]:
+    """Have it reckoned once in a look, whoever asks: until that is over the world stays as it is."""
+
+    @wraps(ask)
+    def asked(builder: PlanBuilder) -> Found:
+        if ask not in builder.asked:
+            builder.asked[ask] = ask(builder)
+        found: Found = builder.asked[ask]
+        return found
+
+    return asked
+
+
 class PlanBuilder:
     """Collects the plan, and tries each step on the world, which takes all of them back at the end."""
 
@@ -73,6 +89,7 @@ class PlanBuilder:
         self._keys: set[str] = set()  # of the calls of this step
         self._changed: set[str] = set()  # nodes whose records this step changes
         self._result = Result()
+        self.asked: dict[Callable[..., Any], Any] = {}  # what `once_a_look` has found in this one
         self._said: dict[tuple[str, Goal, str], Refusal] = {}  # by steps that began calls
 
     # --- one look at a time --------------------------------------------------------------------
@@ -87,6 +104,7 @@ class PlanBuilder:
         """
         before = len(self._actions)
         self._result = Result()
+        self.asked.clear()
         if not settled:
             self._put_off(entity)
         elif entity.name:

@@ -8,7 +8,7 @@ of one image fail alone, or of one device, it is that: others are tried before t
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from math import inf
 
@@ -16,7 +16,7 @@ from backfill.core.model.fleet import Fleet
 from backfill.core.model.lifecycle import OVER, ManagedNode, Phase, Retry
 from backfill.core.model.refusals import Code, Goal, Words, because
 from backfill.core.names import names_of
-from backfill.core.reconcile.builder import PlanBuilder
+from backfill.core.reconcile.builder import PlanBuilder, once_a_look
 from backfill.core.tables import Making, making
 
 _LONGEST_REST_S = 3600.0  # unless the breakers of readiness rest for longer
@@ -83,7 +83,7 @@ def free_slot(
     """
     spared = _others_fail(builder, kind)
     all_fail = _doubtful(builder)
-    doubtful, fleet = all_fail + _unproven(builder, kind), builder.world.fleet
+    doubtful, fleet = [*all_fail, *_unproven(builder, kind)], builder.world.fleet
     # A kind that fails while others work waits for tries of its own alone.
     trying = fleet.count_in(Phase.BOOTING) if all_fail else fleet.booting.get(kind, 0)
     if doubtful and _rests(builder, doubtful, trying=trying, spared=spared):
@@ -178,27 +178,39 @@ def _hopeless(builder: PlanBuilder, node: ManagedNode) -> bool:
     return node.phase is Phase.GIVEN_UP and builder.policies.scale.hopeless(node.retry.blamed)
 
 
-def _given_up(builder: PlanBuilder) -> list[ManagedNode]:
+@once_a_look
+def _given_up(builder: PlanBuilder) -> Sequence[ManagedNode]:
     """Return the names that were given up, the first of them first; a fleet's go with their fleet."""
     world = builder.world
     found = (world.managed[name] for name in world.fleet.in_phase(Phase.GIVEN_UP))
     return sorted((node for node in found if not node.fleet), key=lambda node: (node.since_s, node.name))
 
 
-def _doubtful(builder: PlanBuilder) -> list[ManagedNode]:
+@once_a_look
+def _doubtful(builder: PlanBuilder) -> Sequence[ManagedNode]:
     """Return those that were given up since somebody last proved himself, and not by their own fault."""
     given_up = _given_up(builder)
     return [node for node in given_up if not node.retry.cleared and not _hopeless(builder, node)]
 
 
+@once_a_look
+def _cleared(builder: PlanBuilder) -> Mapping[Making, Sequence[ManagedNode]]:
+    """Return by their kind those that were given up before others proved themselves."""
+    found: dict[Making, list[ManagedNode]] = {}
+    for node in _given_up(builder):
+        if node.retry.cleared and not _hopeless(builder, node):
+            found.setdefault(making(node), []).append(node)
+    return found
+
+
 def _unproven(builder: PlanBuilder, kind: Making) -> list[ManagedNode]:
     """Return those given up whose kind has not booted since, while others have: it is to blame, not they."""
     booted_s, proven_s = builder.world.fleet.booted.get(kind, 0.0), _proven_s(builder)
-    given_up = [node for node in _given_up(builder) if making(node) == kind and not _hopeless(builder, node)]
-    return [node for node in given_up if node.retry.cleared and booted_s < node.since_s <= proven_s]
+    return [node for node in _cleared(builder).get(kind, ()) if booted_s < node.since_s <= proven_s]
 
 
-def failing(builder: PlanBuilder) -> dict[Making, float]:
+@once_a_look
+def failing(builder: PlanBuilder) -> Mapping[Making, float]:
     """Return which kinds of instances have failed since any came out of its boot, and when they last did."""
     found = dict[Making, float]()
     for name in builder.world.fleet.in_phase(Phase.REMOVING, *OVER):
