@@ -186,7 +186,7 @@ def test_values_that_cannot_be_understood(
     files: Path, capsys: pytest.CaptureFixture[str], options: list[str], sentence: str
 ) -> None:
     """They are refused as the rest of the command line is, before a file is read."""
-    with pytest.raises(SystemExit, match="2"):
+    with pytest.raises(SystemExit, match="64"):
         replayed(files, "--policy", "no.yaml", *[options[0] + "=" + options[1]])
     assert sentence in capsys.readouterr().err
 
