@@ -210,8 +210,9 @@ def test_a_backlog_of_another_clock_is_refused(
 
 
 def test_a_backlog_of_other_days_may_have_another_clock(tmp_path: Path) -> None:
-    """It is moved to where the trace begins, whatever its zone."""
-    low = sacct(tmp_path, "2023-01-01T08:00:00")
-    need_one_clock(tmp_path / "jobs.txt", trace(tmp_path, jobs(MONDAY_S)), low)
+    """It is moved to where the trace begins, whatever its zone; and seconds since 1970 go with any times."""
+    low, path = sacct(tmp_path, "2023-01-01T08:00:00"), tmp_path / "jobs.txt"
+    need_one_clock(path, sacct(tmp_path, "2024-01-01T08:00:00+0100"), low)
+    need_one_clock(path, trace(tmp_path, jobs(MONDAY_S - 365 * 86400)), low)
     with pytest.raises(TraceError, match="unknown zone"):
-        need_one_clock(tmp_path / "jobs.txt", trace(tmp_path, jobs(MONDAY_S - 365 * 86400)), low)
+        need_one_clock(path, sacct(tmp_path, "2023-01-01T18:00:00+0100"), low)

@@ -38,11 +38,12 @@ def clock_s(high: JobTrace, policies: Iterable[PolicySet]) -> tuple[float, tuple
 
 
 def need_one_clock(path: Path, high: JobTrace, low: JobTrace) -> None:
-    """TraceError for a backlog, of `path`, whose times are of a known zone and the trace's are not, or
-    the other way round. If they are of other days in any zone, the backlog is moved, and it is no matter.
+    """TraceError for a backlog, of `path`, whose times tell their offset from UTC and the trace's are of an
+    unknown zone, or the other way round. If they are of other days in any zone, the backlog is moved.
     """
     theirs, ours = _period_s(high), _period_s(low)
-    if high.wall == low.wall or theirs is None or ours is None:
+    mixed = (high.wall and low.offsets) or (high.offsets and low.wall)
+    if not mixed or theirs is None or ours is None:
         return
     if ours[0] - _ZONES_S > theirs[1] or theirs[0] - _ZONES_S > ours[1]:
         return
