@@ -49,6 +49,10 @@ def place_in_copy(last: LastRead) -> Questions:
     known = last.at_ms >= 0
     if answer["newest"] >= last.id and (not known or last in map(LastRead.of, answer["events"])):
         return None
+    if answer["newest"] >= last.id:
+        answer = yield {"first": 1, "limit": 1}
+        if answer["read_from"] > last.id:  # the journal keeps what was read last no longer
+            return None
     before = 0
     for _ in range(_PAGES if known else 1):
         answer = yield {"before": before, "limit": _PAGE}

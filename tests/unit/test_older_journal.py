@@ -12,7 +12,7 @@ import pytest
 
 from backfill.drivers.store.memory import MemoryJournal
 from backfill.engine.stories import Stories
-from backfill.ports.storage import Record
+from backfill.ports.storage import Record, RecordWindow
 from backfill.ui.cli import main
 from backfill.ui.client import AskError
 from backfill.ui.commands.events import _asked
@@ -132,6 +132,22 @@ def test_a_stream_goes_on_with_what_came_since_then(grown: int) -> None:
     assert _streamed(Teller([*copy, *later]), LastRead.read("3"), 1)[0][0] == "4-6000"
 
 
+class Shortened(MemoryJournal):
+    """Of whose records the first ones are kept no longer."""
+
+    def page(self, window: RecordWindow, most: int, most_bytes: int) -> list[Record]:
+        return super().page(replace(window, after_id=max(window.after_id, 3)), most, most_bytes)
+
+
+@pytest.mark.usefixtures("quick")
+def test_a_stream_goes_on_behind_what_is_kept_no_longer() -> None:
+    """What its client read last is gone for its age: no copy was put back."""
+    teller = Teller([])
+    teller.journal = Shortened()
+    teller.journal.append(_then(at_s) for at_s in range(1, 6))
+    assert [number for number, _ in _streamed(teller, LastRead.read("2-2000"), 2)] == ["4-4000", "5-5000"]
+
+
 class Restarted(Teller):
     """Where the daemon is gone once, and another journal is there when it is back."""
 
@@ -167,7 +183,7 @@ def test_the_command_goes_on_likewise(
     before = [_then(at_s) for at_s in (1.0, 2.0, 3.0, 4.0)]
     teller = Restarted(before, [*before[:2], _then(9.0), _then(10.0)])
 
-    left = iter(range(7))
+    left = iter(range(8))
 
     def ask(_: object, question: str, **body: object) -> dict[str, Any]:
         if next(left, None) is None:
