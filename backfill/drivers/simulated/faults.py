@@ -152,7 +152,7 @@ class Faults:
         return order.hang_s if order is not None else 0.0
 
     def never_boots(self, name: str, times: int = 1) -> None:
-        """Let the next `times` guests of this name, image or host start and never reach slurmd (-1: for ever)."""
+        """Let the next `times` guests of this name, image or host start and never reach slurmd; -1: all."""
         self._dead_boots[name] = times
 
     def boots(self, *names: str) -> bool:
