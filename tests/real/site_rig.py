@@ -74,6 +74,15 @@ def rig_at_site(
     shutil.rmtree(lab.dir)  # one that failed keeps its logs
 
 
+def _within_sight() -> None:
+    """Say what is wrong where the unit of SlurmUser, which has a /tmp of its own, could not find us."""
+    source, _ = checkout()
+    for place in ("/tmp", "/var/tmp"):  # noqa: S108 - not to write there
+        assert not source.is_relative_to(place), (
+            f"run this from a checkout that is not below {place}: PrivateTmp"
+        )
+
+
 class SiteRig(JobsRig):
     """An admin of the site and its users."""
 
@@ -114,6 +123,7 @@ class SiteRig(JobsRig):
 
     def install_program(self) -> None:
         """Install the program at a plain site, for `backfill setup` to do the rest."""
+        _within_sight()
         self.install_files()
         self.sh("ctl", "rm -r /etc/backfill")
         self.make_plain()
@@ -172,6 +182,7 @@ class SiteRig(JobsRig):
 
     def _give_to(self, user: str) -> None:
         """What docs/operations.md says of a daemon that is not root."""
+        _within_sight()
         copy = f"install -o {user} -m 400 {_MUNGE_KEY} {_OWN_KEY}"
         self.sh("ctl", f"chgrp {user} /etc/backfill/policy.yaml; {copy}; chown {user} {SHARED}")
         locked_in = (checkout()[0] / "backfill/ui/setup/slurm-user.conf").read_text()
