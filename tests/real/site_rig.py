@@ -77,7 +77,7 @@ def rig_at_site(
 def _within_sight() -> None:
     """Say what is wrong where the unit of SlurmUser, which has a /tmp of its own, could not find us."""
     source, _ = checkout()
-    for place in ("/tmp", "/var/tmp"):  # noqa: S108 - not to write there
+    for place in ("/tmp", "/var/tmp"):
         assert not source.is_relative_to(place), (
             f"run this from a checkout that is not below {place}: PrivateTmp"
         )

@@ -117,3 +117,8 @@ class Storage:
 def test_a_directory_of_a_host_tells_its_mode_or_cannot_be_seen() -> None:
     assert directory_mode(Storage(), "/scratch") == 0o777
     assert directory_mode(Storage(), "/nowhere") is None
+
+
+def test_nothing_that_a_host_has_mounted_in_its_root_is_opened() -> None:
+    assert places.ways_of_host("/srv/backfill/guests") == ("/srv/backfill/guests", "/srv/backfill", "/srv")
+    assert places.ways_of_host("not-a-path") == ()

@@ -229,7 +229,7 @@ def _host(facts: Facts, host: HostFacts, seen: HostObservation | None) -> HostFa
     folders[str(conf.parent)] = (*_BESIDE, facts.config.slurm.include)
     host = replace(host, exposed=_exposed(facts.config, host.directory))
     folders[PROTECTIONS] = PROTECTED
-    ways = () if host.exposed else tuple(map(str, places.ways(host.directory)))
+    ways = () if host.exposed else places.ways_of_host(host.directory)
     try:
         seen_there = inspect(host.name, entry.uri, settings.limits, settings.hardware, folders, ways)
     except DriverError as error:

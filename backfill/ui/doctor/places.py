@@ -76,6 +76,14 @@ def ways(path: str) -> tuple[Path, ...]:
     return (Path(path), *Path(path).parents) if path.startswith("/") else ()
 
 
+def ways_of_host(directory: str) -> tuple[str, ...]:
+    """Return those of a host's ways to a directory whose rights libvirtd is asked for.
+
+    It opens all that lies in each. In / that may be a file server that is gone, for which it would wait.
+    """
+    return tuple(str(way) for way in ways(directory) if way != Path("/"))
+
+
 def _lets_all_write(path: Path) -> bool:
     try:
         mode = path.stat().st_mode
