@@ -32,3 +32,15 @@ def test_the_last_version_that_tells_is_asked_for(tmp_path: Path, release: str, 
     (job,) = JsonPath(SlurmTools(bin_dir=tmp_path)).all_jobs().values()
     assert job.exclusive
     assert f"squeue {asked} --all --local -t all" in tools.calls
+
+
+def test_tools_that_are_upgraded_meanwhile_are_asked_as_they_are_now(tmp_path: Path) -> None:
+    tools = FakeTools(tmp_path)
+    path = JsonPath(SlurmTools(bin_dir=tmp_path))
+    for release in ("25.11.3", "26.05.5"):
+        tools.forget_answers()
+        tools.answer("squeue", json.dumps({"jobs": [], "errors": []}))
+        tools.answer("scontrol --version", f"slurm-wlm {release}\n")
+        path.all_jobs()
+    asked = [call for call in tools.calls if call.startswith("squeue")]
+    assert asked == [f"squeue {way} --all --local -t all" for way in ("--json", "--json=v0.0.44")]

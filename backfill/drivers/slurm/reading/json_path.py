@@ -6,7 +6,6 @@ import contextlib
 import re
 import time
 from collections.abc import Collection
-from functools import cached_property
 
 from backfill.core.model.cluster import Job, Node
 from backfill.core.model.quantities import fold_hostlist
@@ -89,8 +88,11 @@ class JsonPath:
         """Return True if scontrol can print JSON of nodes."""
         return self._release >= _OLDEST_NODES
 
-    @cached_property
+    @property
     def _release(self) -> tuple[int, int]:
-        """Return the tools' own release, which is not the controller's; one that is not known is new."""
+        """Return the tools' own release, which is not the controller's; one that is not known is new.
+
+        It is asked for anew each time: tools are upgraded under a daemon that runs.
+        """
         release = re.search(r"(\d+)\.(\d+)", self._commands.run(["scontrol", "--version"]))
         return (99, 0) if release is None else (int(release[1]), int(release[2]))
