@@ -68,7 +68,12 @@ def failure(suite: str, log: Sequence[str]) -> str:
     for line in log:
         if line.startswith("E: Unable to locate package "):
             return f"Debian {suite} has no package {line.split()[-1]}; leave it out"
-    causes = [line for line in log if line.startswith(("Err:", "E: ", "W: Failed"))]
+    # apt says what it could not get, and why in the next line, which is indented.
+    whole = [
+        f"{line}: {why.strip()}" if why.startswith("  ") else line
+        for line, why in zip(log, [*log[1:], ""], strict=True)
+    ]
+    causes = [line for line in whole if line.startswith(("Err:", "E: ", "W: Failed"))]
     return f"mmdebstrap could not install Debian {suite}: {' / '.join(causes[:3] or log[-3:])}"
 
 

@@ -99,7 +99,7 @@ def test_the_cause_is_told_and_not_what_followed() -> None:
     ]
     said = failure("trixie", log)
     assert said.startswith("mmdebstrap could not install Debian trixie: Err:1 http://deb.example")
-    assert "Failed to fetch" in said
+    assert "InRelease: 502  Bad Gateway / E: Failed to fetch" in said
 
 
 def test_a_package_that_is_not_there_is_named() -> None:
