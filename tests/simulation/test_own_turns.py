@@ -269,23 +269,6 @@ def test_a_name_that_failed_for_an_order_serves_anybody_like_a_new_one() -> None
         assert sim.job(plain).nodes == (name,)
 
 
-def test_a_name_that_failed_once_for_an_order_comes_last_as_well() -> None:
-    """The order went before it was tried again: the next one takes a name of which nothing bad is known."""
-    sim, run = begin(instances=few(2), scale=Scale(idle_s=5, boot_within_s=30.0, retry_after_s=100.0))
-    sim.faults.never_boots("vn1", -1)
-    first = sim.submit("htc", 10.0, user="eve", comment="backfill-vm:cpus=1")
-    run.until(lambda: bool(run.world.fleet.in_phase(Phase.FAILED)), 100)
-    sim.user_cancel(first)
-    run.until(lambda: not run.world.fleets, 100)
-    assert all_plain(run)
-    for user in ("eve", "bob"):
-        job = sim.submit("htc", 10.0, user=user, comment="backfill-vm:cpus=1")
-        run.until(lambda own=job: running(sim, own), 100)  # type: ignore[misc]
-        assert sim.job(job).nodes == ("vn2",)
-        assert run.world.managed["vn1"].retry == Retry()
-        run.until(lambda: not run.world.fleets, 100)
-
-
 def test_an_order_of_an_image_that_fails_everywhere_rests_with_it_and_holds_nobody_up() -> None:
     """The first has failed as a whole; the next is not begun for a while, and later ones pass it."""
     own = replace(OWN, respawns=0)

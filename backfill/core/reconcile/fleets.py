@@ -8,7 +8,7 @@ from functools import partial
 from backfill.core.model.actions import CancelParents, MakeParent
 from backfill.core.model.company import Company
 from backfill.core.model.fleet import CloneMethod, Flavour, Fleet, FleetState
-from backfill.core.model.lifecycle import ABSENT, OVER, ManagedNode, NodeStop, Phase, Retry
+from backfill.core.model.lifecycle import ABSENT, ManagedNode, NodeStop, Phase, Retry
 from backfill.core.model.plan import SetFleet, SetNode
 from backfill.core.model.quantities import Resources
 from backfill.core.model.readiness import kind_streak
@@ -297,8 +297,10 @@ def _shrink(builder: PlanBuilder, fleet: Fleet) -> None:
     begun, most = 0, builder.policies.limits.removals_at_once
     for node in there:
         busy = begun + removals(builder.world, node.host, Phase.DRAINING, Phase.REMOVING)
-        if node.phase in OVER:
-            keep_failed_name(builder, node, fleet)
+        if node.phase is Phase.GIVEN_UP:
+            keep_failed_name(builder, node, f"{fleet.id} goes: {node.reason}")
+        elif node.phase is Phase.FAILED:
+            builder.forget(node, f"{fleet.id} goes")
         elif node.phase not in (Phase.BOOTING, Phase.READY) or busy >= most:
             continue
         elif node.phase is Phase.BOOTING:

@@ -12,7 +12,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from math import inf
 
-from backfill.core.model.fleet import Fleet
 from backfill.core.model.lifecycle import OVER, ManagedNode, Phase, Retry
 from backfill.core.model.refusals import Code, Goal, Words, because
 from backfill.core.names import names_of
@@ -53,16 +52,12 @@ def _proven_s(builder: PlanBuilder) -> float:
     return max(builder.world.fleet.booted.values(), default=0.0)
 
 
-def keep_failed_name(builder: PlanBuilder, node: ManagedNode, fleet: Fleet) -> None:
-    """Free a name that failed for an order, which goes: whoever has another one takes that first.
+def keep_failed_name(builder: PlanBuilder, node: ManagedNode, reason: str) -> None:
+    """Free a name that was given up for an order, which goes: whoever has another one takes that first.
 
     What an order's users ask for may be to blame. So it is never given up here, its next user begins to
     count anew, and no wait for that keeps others from beginning.
     """
-    failures = node.retry.failures
-    reason = f"{fleet.id} goes, for which it failed " + ("once" if failures == 1 else f"{failures} times")
-    if node.phase is Phase.GIVEN_UP:
-        reason = f"{fleet.id} goes: {node.reason}"
     kept = replace(node, fleet="", job="", inside=False)
     _become(builder, kept, Phase.FAILED, reason, Retry(blamed=node.retry.blamed))
 
