@@ -229,9 +229,7 @@ def test_an_image_that_fails_everywhere_rests() -> None:
     why = REST.open_breaker(world.streaks, world.now_s, kind_streak(""))
     assert why is not None
     assert why.code is Code.IMAGE_FAILS
-    assert sentence(why).startswith(
-        "3 instances of this kind (image, devices) in a row failed, on several hosts"
-    )
+    assert sentence(why).startswith("3 instances in a row failed on the image on several hosts")
 
 
 def test_one_success_closes_the_breaker() -> None:

@@ -284,8 +284,8 @@ _CODES: dict[Code, str | Callable[[Mapping[str, Any]], str]] = {
     Code.IMAGE_MEMORY: "image {image} may have {most} MB, and {there} instances are there",
     Code.IMAGE_RATE: "{most} instances of image {image} were begun within a minute, its limit",
     Code.IMAGE_FAILS: (
-        "{count} instances of this kind (image, devices) in a row failed, on several hosts, so none is "
-        "made for {rest_s:.0f} s; the last one: {said}"
+        "{count} instances in a row failed on the image on several hosts, so none is made there for "
+        "{rest_s:.0f} s; the last one: {said}"
     ),
     Code.NO_NAME: "no name is left in instances.names",
     Code.NO_HOST_FOR_MORE: _for_more,
