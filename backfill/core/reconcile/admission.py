@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
-from functools import partial
 
 from backfill.core.model.cluster import Node
 from backfill.core.model.fleet import CloneMethod, Flavour
@@ -273,13 +272,11 @@ def find_open_host(
     shortest_s: float = 0.0,
     need: NodeNeed = NOTHING_MORE,
     unfit: Callable[[str], Reason | None] | None = None,
-    kind: str = "",
 ) -> tuple[str | None, dict[str, Reason]]:
     """Return the host for one more instance that may be begun now; or None, and why, for each host.
 
     `shortest_s`: the least time limit of the jobs that wait for it. `unfit` says why a host with room
-    is not for this one, if it is not. `kind`: the name of its streak; hosts on which that has not failed
-    come first, for only there a try tells the host from the kind.
+    is not for this one, if it is not.
     """
     policies = builder.policies
     builder.awaits(Topic.ROOM)
@@ -293,11 +290,4 @@ def find_open_host(
         return limit("cloning.per_min_per_host", most, host)
 
     pays_s = policies.gaps.pays_s(shortest_s)
-    find = partial(
-        find_host, builder.world, policies, pays_s, need=need, slow=slow if most or unfit else None
-    )
-    if failed := builder.world.streaks.get(kind):
-        host, _ = find(skip=failed)
-        if host is not None:
-            return host, {}
-    return find()
+    return find_host(builder.world, policies, pays_s, need=need, slow=slow if most or unfit else None)

@@ -11,7 +11,6 @@ from backfill.core.model.fleet import CloneMethod, Flavour, Fleet, FleetState
 from backfill.core.model.lifecycle import ABSENT, ManagedNode, NodeStop, Phase, Retry
 from backfill.core.model.plan import SetFleet, SetNode
 from backfill.core.model.quantities import Resources
-from backfill.core.model.readiness import kind_streak
 from backfill.core.model.refusals import Code, Goal, Reason, Words, because, call_failed, limit, no_host
 from backfill.core.model.sentences import sentence
 from backfill.core.placement import open_hosts, out_of_reach, why_not_on
@@ -240,8 +239,7 @@ def _host_for(
     """Return the host of its next member; or None, and why, for each host that was looked at."""
     if not fleet.hosts:
         unfit = partial(_no_company, builder, fleet) if fleet.company else None
-        kind = kind_streak(own_image(builder.policies, image_of_order(builder, fleet)))
-        return find_open_host(builder, need=need_of_member(builder, fleet), unfit=unfit, kind=kind)
+        return find_open_host(builder, need=need_of_member(builder, fleet), unfit=unfit)
     place = len(fleet.members)
     host = fleet.hosts[place] if place < fleet.size else failed[0].host
     shape = fleet.flavour or builder.policies.instances.flavour

@@ -7,7 +7,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from backfill.core.model.cluster import Job
 from backfill.core.model.lifecycle import ManagedNode, NodeStop, Phase
 from backfill.core.model.plan import SetNode
-from backfill.core.model.readiness import kind_streak
 from backfill.core.model.refusals import Code, Goal, Reason, Refusal, because, limit, refusal
 from backfill.core.policies.demand import Asked, Need, QueueNeeds
 from backfill.core.policy import PolicySet
@@ -267,7 +266,7 @@ def _grow(builder: PlanBuilder, want: Want) -> bool:
         builder.refuse("cluster", what, bar, about)
         return False
     shortest_s = want.need.shortest_s if want.need.jobs else 0.0
-    host, why_not = find_open_host(builder, shortest_s, _needed(policies, want), kind=kind_streak(*kind))
+    host, why_not = find_open_host(builder, shortest_s, _needed(policies, want))
     if host is None:
         for closed, why in why_not.items():
             builder.refuse(closed, what, why, about)
