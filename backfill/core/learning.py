@@ -39,7 +39,7 @@ def follow(
 
 
 def _ended(streaks: Table[str, Mapping[str, Streak]], name: str) -> Collection[str]:
-    """Let a host or a kind begin anew, which has proven itself; return the hosts that this concerns."""
+    """A host, or a kind, has proven itself; return the hosts that this concerns."""
     known: Mapping[str, Streak] = streaks.pop(name, {})
     return known if is_kind_streak(name) else (name,) if known else ()
 

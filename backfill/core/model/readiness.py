@@ -103,7 +103,7 @@ _IMAGE = "image "  # among the names of streaks: no host has a blank in its own
 
 
 def kind_streak(image: str, devices: tuple[str, ...] = ()) -> str:
-    """Return the name of the streak of a kind: an image, empty for the usual one, and its devices."""
+    """Return the name of the streak of a kind of instances: an image, empty for the usual one, and devices."""
     return " ".join((_IMAGE + image, *devices))
 
 
