@@ -2,46 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
-
 from backfill.core.model.cluster import Job, JobState
 from backfill.core.model.lifecycle import ManagedNode, Phase
 from backfill.core.model.measures import Habits, RunTimes
-from backfill.core.model.readiness import Streak, is_kind_streak, kind_streak
+from backfill.core.model.readiness import Streak, image_streak
 from backfill.core.picture import Picture
-from backfill.core.tables import Table
 
-# A boot shows that host and kind are well; a return the host alone; what was only drained shows nothing.
+# A boot shows that host and image are well; a return the host alone; what was only drained shows nothing.
 _SHOWS = {Phase.BOOTING: 2, Phase.RETURNING: 1}
 
 
 def follow(
-    streaks: Table[str, Mapping[str, Streak]], before: ManagedNode | None, after: ManagedNode, now_s: float
-) -> Collection[str]:
+    streaks: dict[str, Streak], before: ManagedNode | None, after: ManagedNode, now_s: float
+) -> tuple[str, ...]:
     """Learn from a node's step whether it has proven itself, or failed while it tried.
 
-    Returns the hosts that may be to blame now, or no longer.
+    Returns the names whose streaks are different now.
     """
     if before is None or before.phase is after.phase:
         return ()
-    host, kind = after.host, kind_streak(after.image, after.devices)
+    names = (after.host, image_streak(after.image))
     if after.phase is Phase.READY:
-        shown = (host, kind)[: _SHOWS.get(before.phase, 0)]
-        return {one for name in shown for one in _ended(streaks, name)}
+        shown = names[: _SHOWS.get(before.phase, 0)]
+        return tuple(name for name in shown if streaks.pop(name, None) is not None)
     if not (before.phase is Phase.BOOTING and after.phase is Phase.REMOVING and after.fail):
         return ()
-    for name, other in ((host, kind), (kind, host)):
-        known = streaks.get(name, {})
-        count = known[other].count + 1 if other in known else 1
-        streaks[name] = {**known, other: Streak(count, now_s, after.reason)}
-    # Once it has failed on a second host as well the first may be to blame no longer.
-    return tuple(streaks[kind]) if len(streaks[kind]) == 2 else (host,)
-
-
-def _ended(streaks: Table[str, Mapping[str, Streak]], name: str) -> Collection[str]:
-    """A host, or a kind, has proven itself; return the hosts that this concerns."""
-    known: Mapping[str, Streak] = streaks.pop(name, {})
-    return known if is_kind_streak(name) else (name,) if known else ()
+    for name in names:
+        count = streaks[name].count + 1 if name in streaks else 1
+        streaks[name] = Streak(count, now_s, after.reason)
+    return names
 
 
 class Owners:

@@ -200,8 +200,7 @@ class Picture:
         self.kept: dict[str, tuple[int, str]] = {}  # host -> so many may stay there, and why
         # By name: the highest generation that was ever used, and the highest that was removed.
         self.generations, self.removed = (Table[str, int](self.undo) for _ in range(2))
-        # Failures in a row: of a host by kind of instances, and of a kind by host.
-        self.streaks: Table[str, Mapping[str, Streak]] = Table(self.undo)
+        self.streaks: Table[str, Streak] = Table(self.undo)  # failures in a row: by host, and by image
         self.rates: dict[str, WriteRate] = {}  # by host: how fast memory reaches the disk
         self._host_of_node: dict[str, str] = {}
         # Jobs that Slurm does not show any more on a node of ours, and did not show to have ended.

@@ -466,7 +466,7 @@ def _look(policies: PolicySet, ask: Ask, host: str, world: World) -> Look:
     reason = too_short(world, host, policies, pays_s)
     if reason:
         return reason, nextafter(world.now_s, inf)  # it says how long, which is always another time
-    reason = policies.readiness.open_breaker(world.streaks, world.now_s, host)
+    reason = policies.readiness.open_breaker(world.streaks, world.now_s, host, policies.hosts)
     reason = reason or _enough(world, host, policies)
     if reason:
         return reason, until_s
@@ -513,7 +513,7 @@ def shut_for_long(world: World, policies: PolicySet, host: str, pays_s: float) -
     """
     reason = closed(world, host, policies.limits) or _unproven(world, host)
     reason = reason or too_short(world, host, policies, pays_s)
-    return reason or policies.readiness.open_breaker(world.streaks, world.now_s, host)
+    return reason or policies.readiness.open_breaker(world.streaks, world.now_s, host, policies.hosts)
 
 
 def _known_until_s(world: World, host: str, policies: PolicySet, pays_s: float) -> float:
@@ -524,8 +524,8 @@ def _known_until_s(world: World, host: str, policies: PolicySet, pays_s: float) 
         moments.append(policies.gaps.clear_at_s(node.maintenance_s))
     if node is not None and (wanted_s := wanted_again_s(node)) is not None:
         moments.append(nextafter(wanted_s - pays_s, inf))  # at that very moment it still pays
-    failures = world.streaks.get(host, {}).values()
-    moments += (one.last_s + policies.readiness.rest_s for one in failures)
+    if host in world.streaks:
+        moments.append(world.streaks[host].last_s + policies.readiness.rest_s)
     return min(at_s for at_s in moments if at_s > world.now_s)
 
 

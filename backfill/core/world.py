@@ -36,6 +36,7 @@ from backfill.core.model.lifecycle import (
 )
 from backfill.core.model.operations import HostAllocation, Source, UncertainOutcome
 from backfill.core.model.quantities import WriteRate
+from backfill.core.model.readiness import is_image_streak
 from backfill.core.picture import Picture
 from backfill.core.queue import LIVENESS, SUPPLY, Topic, WorkQueue
 
@@ -312,8 +313,9 @@ class World(Picture):
             if _tries_anew(known, change.node):
                 self.calls.forget(known.name)
         self._count_destroyed(change.node)
-        for host in follow(self.streaks, known, change.node, self.now_s):
-            self.concerns.host_moved(host)
+        for name in follow(self.streaks, known, change.node, self.now_s):
+            if not is_image_streak(name):
+                self.concerns.host_moved(name)
         self.fleet.manage(inherit(change.node, known))
         self._remember_generation(change.node.name, change.node.generation)
         self._look_ready(change.node.name)

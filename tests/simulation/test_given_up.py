@@ -306,18 +306,3 @@ def test_what_failed_before_a_restart_and_was_not_needed_since_is_no_sign() -> N
     run.until(lambda: bool(phases(run, Phase.GIVEN_UP)), 1000.0)
     plain = sim.submit("htc", 10.0)
     run.until(lambda: ended(sim, plain), 100.0)
-
-
-def test_an_image_that_fails_everywhere_closes_no_host_to_others() -> None:
-    """It alone fails there, and elsewhere as well: whoever asks for another one is served at once."""
-    sim = cluster(cpus=6)
-    run = catalogued(sim, replace(SCALE, idle_s=30.0))
-    silent(sim, ["bad-1"])
-    for _ in range(8):
-        sim.submit("htc", 100.0, features="bad")
-    run.run(100.0)
-    assert len(boots(run)) >= 8
-    plain = [sim.submit("htc", 30.0) for _ in range(2)]
-    run.run(100.0)
-    assert ended(sim, *plain)
-    assert sim.audit() == []

@@ -8,9 +8,8 @@ from dataclasses import replace
 import pytest
 
 from backfill.core.model.lifecycle import Phase, Retry
-from backfill.core.model.refusals import Code
 from backfill.core.policies.budgets import Budget, Budgets
-from backfill.core.policies.environments import Environment, Environments, ImageRule
+from backfill.core.policies.environments import Environments, ImageRule
 from backfill.core.policies.limits import Limits
 from backfill.core.policies.own_machines import OwnMachines
 from backfill.core.policies.scale import Scale
@@ -267,25 +266,6 @@ def test_a_name_that_failed_for_an_order_serves_anybody_like_a_new_one() -> None
         plain = sim.submit("htc", 500.0, user="bob")
         run.until(lambda job=plain: running(sim, job), 100)  # type: ignore[misc]
         assert sim.job(plain).nodes == (name,)
-
-
-def test_an_order_of_an_image_that_fails_everywhere_rests_with_it_and_holds_nobody_up() -> None:
-    """The first has failed as a whole; the next is not begun for a while, and later ones pass it."""
-    own = replace(OWN, respawns=0)
-    scale = Scale(idle_s=5, boot_within_s=30.0, retry_after_s=1.0)
-    sim, run = begin(scale=scale, own_machines=own, environments=Environments((Environment("bad", "bad-1"),)))
-    sim.faults.never_boots("bad-1", -1)
-    bad = "backfill-vm:cpus=2,image=bad,place=spread"
-    sim.submit("htc", 10.0, user="eve", num_nodes=2, cpus=4, comment=bad)
-    run.until(lambda: bool(run.world.fleet.in_phase(Phase.FAILED)) and all_plain(run), 1000)
-    second = sim.submit("htc", 10.0, user="eve", num_nodes=2, cpus=4, comment=bad)
-    run.run(PASSED_S + 10.0)
-    (fleet,) = run.world.fleets.values()
-    assert [r.reason.code for r in run.cycle.last.refusals if r.subject == fleet.id] == [Code.IMAGE_FAILS]
-    others = [sim.submit("htc", 10.0, user="bob", comment=comment) for comment in ("backfill-vm:cpus=1", "")]
-    run.until(lambda: ended(sim, *others), 60)
-    sim.faults.never_boots("bad-1", 0)
-    run.until(lambda: ended(sim, second), 700)
 
 
 def all_plain(run: Rehearsal) -> bool:

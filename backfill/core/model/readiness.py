@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from math import isfinite
 from typing import Protocol
@@ -102,46 +101,23 @@ OF_THE_SITE = frozenset({CLOCK, MUNGE, FILES, SALT})
 _IMAGE = "image "  # among the names of streaks: no host has a blank in its own
 
 
-def kind_streak(image: str, devices: tuple[str, ...] = ()) -> str:
-    """Return the name of the streak of a kind of instances: an image, empty for the usual one, and devices."""
-    return " ".join((_IMAGE + image, *devices))
+def image_streak(image: str) -> str:
+    """Return the name of an image's streak; empty: the usual image."""
+    return _IMAGE + image
 
 
-def is_kind_streak(name: str) -> bool:
-    """Return True if it is the name of the streak of a kind, and no host's."""
+def is_image_streak(name: str) -> bool:
+    """Return True if it is the name of an image's streak, and no host's."""
     return name.startswith(_IMAGE)
 
 
 @dataclass(frozen=True, slots=True)
 class Streak:
-    """Failures in a row of one kind of instances on one host, with no success between them."""
+    """Failures in a row, with no success between them."""
 
     count: int
     last_s: float
     problem: str
-
-
-# Of a host by kind, and of a kind by host: each ends with the success of its own.
-Streaks = Mapping[str, Mapping[str, Streak]]
-
-
-def blamed_for(streaks: Streaks, name: str) -> list[Streak]:
-    """Return the failures for which a host, or a kind of instances, is itself to blame.
-
-    A kind that has failed on several hosts since it last booted is to blame for that, and none of these
-    hosts is where nothing else has failed. For all else the host is: where a kind has failed on one alone,
-    or several have on the same one, nobody can tell them apart, and to stop the host stops all of them.
-    """
-    found = streaks.get(name, {})
-    if is_kind_streak(name):
-        return list(found.values()) if len(found) > 1 else []
-    if len(found) == 1:
-        ((kind, here),) = found.items()
-        everywhere = streaks.get(kind, {})
-        # Of an earlier failure here it has booted elsewhere since: that was the host's.
-        if len(everywhere) > 1 and name in everywhere and here.count <= everywhere[name].count:
-            return []
-    return list(found.values())
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from backfill.core.model.keys import key
@@ -12,9 +13,8 @@ from backfill.core.model.readiness import (
     KEY,
     MUNGE,
     SALT,
-    Streaks,
-    blamed_for,
-    is_kind_streak,
+    Streak,
+    is_image_streak,
     kind_of,
 )
 from backfill.core.model.refusals import Code, Reason, Words, because
@@ -44,8 +44,8 @@ class Readiness:
     retry_s: float = key(0.5, "Between two tries.")
     break_after: int = key(
         3,
-        "After this many failures in a row on one host, or of one image on several hosts, nothing "
-        "more is made there, or of it, for rest_s; then a single try decides.",
+        "After this many failures in a row on one host, or of one image on any host, nothing "
+        "more is made there for rest_s; then a single try decides.",
     )
     rest_s: float = key(600.0, "How long nothing is made there after that.")
 
@@ -61,23 +61,26 @@ class Readiness:
         }
         return limits.get(kind_of(check), 0.0)
 
-    def open_breaker(self, streaks: Streaks, now_s: float, name: str) -> Reason | None:
-        """Return why nothing may be made on host `name` (or of a kind, by its streak) now, if nothing may."""
-        failures = blamed_for(streaks, name)
-        count = sum(one.count for one in failures)
-        if count < self.break_after:
-            return None
-        last = max(failures, key=lambda one: one.last_s)
-        if now_s >= last.last_s + self.rest_s:
-            return None
-        said = Words(last.problem)
-        if is_kind_streak(name):
-            return because(Code.IMAGE_FAILS, count=count, rest_s=self.rest_s, said=said)
-        return because(Code.HOST_FAILS, host=name, count=count, rest_s=self.rest_s, said=said)
+    def open_breaker(
+        self, streaks: Mapping[str, Streak], now_s: float, name: str, hosts: Iterable[str]
+    ) -> Reason | None:
+        """Return why nothing may be made on host `name` (or of an image, by its streak) now, if nothing may.
 
-    def rest_ends_s(self, streaks: Streaks, now_s: float) -> float:
-        """Return when the next rest may be over; 0 for none."""
-        rows = (row.values() for row in streaks.values())
-        every = [row for row in rows if sum(one.count for one in row) >= self.break_after]
-        ends = (max(one.last_s for one in row) + self.rest_s for row in every)
+        The image is to blame only when more than one host has failed with it.
+        """
+        streak = streaks.get(name)
+        if streak is None or streak.count < self.break_after:
+            return None
+        if is_image_streak(name) and sum(host in streaks for host in hosts) < 2:
+            return None
+        if now_s >= streak.last_s + self.rest_s:
+            return None
+        last = Words(streak.problem)
+        if is_image_streak(name):
+            return because(Code.IMAGE_FAILS, count=streak.count, rest_s=self.rest_s, said=last)
+        return because(Code.HOST_FAILS, host=name, count=streak.count, rest_s=self.rest_s, said=last)
+
+    def rest_ends_s(self, streaks: Mapping[str, Streak], now_s: float) -> float:
+        """Return when the next rest is over; 0 for none."""
+        ends = [s.last_s + self.rest_s for s in streaks.values() if s.count >= self.break_after]
         return min((end_s for end_s in ends if now_s < end_s), default=0.0)

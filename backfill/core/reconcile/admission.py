@@ -9,7 +9,7 @@ from backfill.core.model.cluster import Node
 from backfill.core.model.fleet import CloneMethod, Flavour
 from backfill.core.model.lifecycle import ABSENT, OVER, ManagedNode, Phase
 from backfill.core.model.quantities import NOTHING, Resources
-from backfill.core.model.readiness import kind_streak
+from backfill.core.model.readiness import image_streak
 from backfill.core.model.refusals import Code, Reason, because, limit
 from backfill.core.names import names_of
 from backfill.core.picture import waits_for_fellows
@@ -192,23 +192,18 @@ MINUTE_S = 60.0
 HOUR_S = 3600.0
 
 
-def not_admitted(builder: PlanBuilder, image: str, devices: tuple[str, ...] = ()) -> Reason | None:
-    """Return why no instance of this image, with these devices, may be begun anywhere now, if none may."""
+def not_admitted(builder: PlanBuilder, image: str) -> Reason | None:
+    """Return why no instance of this image may be begun anywhere now, if none may."""
     world, policies = builder.world, builder.policies
     builder.awaits(Topic.BOOTS)
     why = may_create(world, policies.limits) or unplaced(builder) or builder.budget_full()
-    why = why or kind_rests(builder, image, devices)
+    why = why or policies.readiness.open_breaker(
+        world.streaks, world.now_s, image_streak(own_image(policies, image)), policies.hosts
+    )
     # When a rest is over that now keeps instances from being made.
     builder.wake_at(policies.readiness.rest_ends_s(world.streaks, world.now_s))
     builder.wake_at(hour_over_s(builder))
     return why or full(builder, image) or too_soon(builder, image)
-
-
-def kind_rests(builder: PlanBuilder, image: str, devices: tuple[str, ...] = ()) -> Reason | None:
-    """Return why no instance of this kind is made on any host for a while, if none is."""
-    world, policies = builder.world, builder.policies
-    name = kind_streak(own_image(policies, image), devices)
-    return policies.readiness.open_breaker(world.streaks, world.now_s, name)
 
 
 def clone_method(builder: PlanBuilder, image: str) -> CloneMethod:

@@ -38,7 +38,6 @@ from backfill.core.reconcile.orders import (
     in_turn,
     need_of_member,
     places_on,
-    rests,
 )
 from backfill.core.reconcile.own_machines import places_in
 from backfill.core.reconcile.pressure import why_taken
@@ -75,9 +74,6 @@ def _grow(builder: PlanBuilder, fleet: Fleet) -> bool:
     problem = _hopeless(builder, fleet, there)
     if problem:
         _set(builder, fleet, sentence(problem), state=FleetState.UNDOING)
-        return True
-    if resting := rests(builder, fleet):
-        builder.refuse(fleet.id, Goal.FIRST_MEMBER, resting)
         return True
     if fleet.state is FleetState.WAITING:
         lacking = _lacking(builder, fleet)

@@ -22,7 +22,6 @@ from backfill.core.reconcile.orders import (
     may_have,
     need_of_member,
     places_on,
-    rests,
 )
 from backfill.core.reconcile.pressure import is_free_for
 from backfill.core.reconcile.turns import comes_first, lacks_room
@@ -190,7 +189,7 @@ def idle_for_own(builder: PlanBuilder, idle: list[ManagedNode]) -> list[ManagedN
 def _lacking_room(builder: PlanBuilder) -> Iterator[Fleet]:
     """Yield orders for jobs that cannot be begun for want of room, as long as later ones may pass them."""
     for fleet in in_turn(builder):
-        if not fleet.growing or fleet.hosts or all_begun(builder, fleet) or rests(builder, fleet):
+        if not fleet.growing or fleet.hosts or all_begun(builder, fleet):
             continue
         if not lacks_room(builder, fleet):
             return

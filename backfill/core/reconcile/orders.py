@@ -4,12 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 
-from backfill.core.model.fleet import Fleet, FleetState
+from backfill.core.model.fleet import Fleet
 from backfill.core.model.lifecycle import ABSENT, OVER, ManagedNode, Phase
-from backfill.core.model.refusals import Reason
 from backfill.core.names import names_of
-from backfill.core.queue import Topic
-from backfill.core.reconcile.admission import kind_rests
 from backfill.core.reconcile.builder import PlanBuilder, members
 from backfill.core.reconcile.retries import tried_again_s
 from backfill.core.room import NodeNeed, functions_free, never, own_need, own_network, places_now
@@ -29,20 +26,6 @@ def all_begun(builder: PlanBuilder, fleet: Fleet) -> bool:
 def image_of_order(builder: PlanBuilder, fleet: Fleet) -> str:
     """Return the master image of its members."""
     return fleet.image or builder.policies.instances.image
-
-
-def rests(builder: PlanBuilder, fleet: Fleet) -> Reason | None:
-    """Return why it is not begun for a while, if it is not: instances of its image fail wherever they are.
-
-    One that was begun goes on: it fails as a whole before long, and holds nobody up meanwhile.
-    """
-    if fleet.hosts or fleet.state is not FleetState.WAITING:
-        return None
-    why = kind_rests(builder, image_of_order(builder, fleet))
-    if why is not None:
-        builder.awaits(Topic.BOOTS)
-        builder.wake_at(builder.policies.readiness.rest_ends_s(builder.world.streaks, builder.now_s))
-    return why
 
 
 def need_of_member(builder: PlanBuilder, fleet: Fleet) -> NodeNeed:

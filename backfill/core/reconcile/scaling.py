@@ -259,8 +259,7 @@ def _grow(builder: PlanBuilder, want: Want) -> bool:
         reason = f"scale.warm = {policies.scale.warm} idle instances are wanted"
     image = want.image or policies.instances.image
     what, about = _goal(want)
-    kind = _kind(policies, want)
-    bar = not_admitted(builder, image, kind[1]) or _ramp(builder) or _own_first(builder)
+    bar = not_admitted(builder, image) or _ramp(builder) or _own_first(builder)
     bar = bar or none_left_for_new(builder)
     if bar:
         builder.refuse("cluster", what, bar, about)
@@ -271,6 +270,7 @@ def _grow(builder: PlanBuilder, want: Want) -> bool:
         for closed, why in why_not.items():
             builder.refuse(closed, what, why, about)
         return False
+    kind = _kind(policies, want)
     slot = free_slot(builder, image, kind, what, about)
     if slot is None:
         return False

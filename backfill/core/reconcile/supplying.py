@@ -10,7 +10,7 @@ from backfill.core.model.cluster import ENDED, Job, JobState, end_s
 from backfill.core.model.lifecycle import ABSENT, ManagedNode, Phase
 from backfill.core.model.operations import Operation
 from backfill.core.model.pilots import name_of, slot_of, slot_of_name
-from backfill.core.model.readiness import kind_streak
+from backfill.core.model.readiness import image_streak
 from backfill.core.model.refusals import Code, Goal, Reason, Words, because, limit
 from backfill.core.names import names_of
 from backfill.core.placement import count_on, node_of, open_hosts, wanted_again_s
@@ -128,7 +128,7 @@ def _rooms(builder: PlanBuilder) -> Iterator[float]:
 def _may_come(builder: PlanBuilder) -> int:
     """Return how many further instances there may be in all, wherever they are."""
     world, policies = builder.world, builder.policies
-    if policies.readiness.open_breaker(world.streaks, world.now_s, kind_streak("")):
+    if policies.readiness.open_breaker(world.streaks, world.now_s, image_streak(""), policies.hosts):
         return 0
     left = policies.limits.max_instances - world.fleet.count_in(*_PRESENT)
     most = most_instances(world, policies)

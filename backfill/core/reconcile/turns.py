@@ -9,14 +9,14 @@ from backfill.core.model.lifecycle import Phase
 from backfill.core.placement import rooms_of
 from backfill.core.queue import Topic
 from backfill.core.reconcile.builder import PlanBuilder, budgets_change_s, members, most_instances
-from backfill.core.reconcile.orders import names_soon, need_of_member, rests
+from backfill.core.reconcile.orders import names_soon, need_of_member
 from backfill.core.reconcile.own_machines import places_in
 
 
 def lacks_room(builder: PlanBuilder, fleet: Fleet) -> bool:
     """Return True if machines of a job's own wait to be begun: all of them, or some (once more)."""
     if not fleet.job or fleet.state is not FleetState.MAKING:
-        return bool(fleet.job) and fleet.state is FleetState.WAITING and not rests(builder, fleet)
+        return bool(fleet.job) and fleet.state is FleetState.WAITING
     due_s = [m.retry.not_before_s or 0.0 for m in members(builder, fleet) if m.phase is Phase.FAILED]
     first_s = min(due_s, default=inf)
     builder.wake_at(first_s)
