@@ -142,21 +142,21 @@ def find_host(
     policies: PolicySet,
     pays_s: float,
     *,
-    skip: str = "",
+    skip: Collection[str] = (),
     need: NodeNeed = NOTHING_MORE,
     slow: Callable[[str], Reason | None] | None = None,
 ) -> tuple[str | None, dict[str, Reason]]:
     """Return the host that the policy prefers for one more instance; or None, and why, for each host.
 
-    `pays_s`: for so long the host must not be wanted again, as far as that is known. `skip` is no
-    candidate. `slow` says why a host with room has to wait all the same, if it has.
+    `pays_s`: for so long the host must not be wanted again, as far as that is known. `skip` are no
+    candidates. `slow` says why a host with room has to wait all the same, if it has.
     """
     rooms, ask = rooms_of(world, policies), _ask(policies, pays_s, need)
     barred: dict[str, Reason] = {}
 
     def is_open(found: Room) -> bool:
         host = found[0]
-        if host == skip:
+        if host in skip:
             return False
         bar = _lacks(world, policies, found, need)
         if bar is None and slow is not None:
@@ -174,7 +174,7 @@ def find_host(
         return host, {}
     closed_ = rooms.closed(world, ask)
     return None, {
-        **{name: why for name, why in closed_.items() if name != skip},
+        **{name: why for name, why in closed_.items() if name not in skip},
         **{name: barred[name] for name in policies.hosts if name in barred},
     }
 

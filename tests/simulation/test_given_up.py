@@ -225,6 +225,22 @@ def test_what_the_site_lacks_for_one_image_holds_up_no_other() -> None:
     fault.end()
 
 
+@pytest.mark.parametrize(("wanted", "at_once"), [(1, 1), (4, 1), (4, 4)])
+def test_a_broken_host_stops_no_other(wanted: int, at_once: int) -> None:
+    """It has the most room, and the only image failed elsewhere before: a try there tells host from image."""
+    sim = cluster(cpus=6)
+    sim.add_host("bm3", cpus=40, features=("metal",))
+    limits = Limits(boots_at_once=at_once)
+    run = Rehearsal(
+        sim, policies(scale=SCALE, hosts=("bm1", "bm2", "bm3"), limits=limits), MemoryJournal(), poll_s=10.0
+    )
+    sim.faults.never_boots("bm3", -1)
+    sim.faults.never_boots("bm1", 1)
+    jobs = [sim.submit("htc", 1e6) for _ in range(wanted)]
+    run.until(lambda: running(sim, *jobs), 0.5 * HOUR_S)
+    assert not [m for m in run.world.managed.values() if m.host == "bm3" and m.phase is Phase.READY]
+
+
 def test_two_images_that_fail_are_the_site() -> None:
     """Then a try is rare and alone, whichever image it is of; and once it is over all of them come back."""
     sim = cluster(cpus=6)

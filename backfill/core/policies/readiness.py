@@ -80,6 +80,14 @@ class Readiness:
             return because(Code.IMAGE_FAILS, count=streak.count, rest_s=self.rest_s, said=last)
         return because(Code.HOST_FAILS, host=name, count=streak.count, rest_s=self.rest_s, said=last)
 
+    def on_trial(self, streaks: Mapping[str, Streak]) -> frozenset[str]:
+        """Return the hosts that rest after failures in a row, or have rested and are not proven yet."""
+        return frozenset(
+            name
+            for name, streak in streaks.items()
+            if streak.count >= self.break_after and not is_image_streak(name)
+        )
+
     def rest_ends_s(self, streaks: Mapping[str, Streak], now_s: float) -> float:
         """Return when the next rest is over; 0 for none."""
         ends = [s.last_s + self.rest_s for s in streaks.values() if s.count >= self.break_after]

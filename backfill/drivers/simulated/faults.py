@@ -152,11 +152,11 @@ class Faults:
         return order.hang_s if order is not None else 0.0
 
     def never_boots(self, name: str, times: int = 1) -> None:
-        """Let the next `times` guests of this name, or image, start and never reach slurmd (-1: for ever)."""
+        """Let the next `times` guests of this name, image or host never reach slurmd (-1: for ever)."""
         self._dead_boots[name] = times
 
     def boots(self, *names: str) -> bool:
-        """Tell whether a guest of this name and image that starts now will boot, and count it."""
+        """Tell whether a guest of this name, image and host that starts now will boot, and count it."""
         dead = [name for name in names if self._dead_boots.get(name)]
         for name in dead:
             if self._dead_boots[name] > 0:

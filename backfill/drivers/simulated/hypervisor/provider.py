@@ -124,7 +124,7 @@ class SimulatedProvider(SimulatedKeeper, SimulatedHolder):
             instance = SimInstance(spec, host.name, InstanceState.RUNNING, machine, self._events.now_s)
             host.bind(instance)
             host.instances[spec.name] = instance
-            boots = self._faults.boots(spec.name, spec.image)
+            boots = self._faults.boots(spec.name, spec.image, spec.host)
             boot_s = self.fork_s if instant else self.boot_s
             self._machines.start_boot(machine, boot_s if boots else None)
             self.watch(instance)
