@@ -10,8 +10,8 @@ from backfill.core.model.lifecycle import Phase
 from backfill.core.world import World
 
 _SLOWEST_S = 0.5
-# Where nothing but slurmds that start are awaited: that takes seconds, and those who start need the
-# CPUs. Evictions and returns are a matter of milliseconds.
+# For each of them, where nothing but slurmds that start are awaited: that takes seconds, and those who
+# start need the CPUs. Evictions and returns are a matter of milliseconds.
 _BOOTS_S = 0.1
 # What these led to is in their results; what comes of it takes as long as a boot.
 _MAKING = (act.CreateNode, act.CreateInstance, act.MakeParent)
@@ -76,10 +76,14 @@ class Watch:
         took_s = 0.0 if self._asked_s is None else now_s - self._asked_s
         self._asked_s = None
         self._rested_s = now_s + min(_SLOWEST_S, _REST * took_s)
-        pause_s = max(_BOOTS_S, self._fastest_s) if self._patient else self._interval_s
+        pause_s = self._pace_s() if self._patient else self._interval_s
         self._next_s = max(now_s if self._stirred else now_s + pause_s, self._rested_s)
         if not self._stirred:
             self._interval_s = min(_SLOWEST_S, self._interval_s * _GROWTH)
+
+    def _pace_s(self) -> float:
+        """Return how long to wait where all only start: in a crowd, each waits for the others anyway."""
+        return max(self._fastest_s, min(_SLOWEST_S, _BOOTS_S * len(self._names)))
 
     def due_in_s(self, now_s: float) -> float:
         """Seconds until the next question is due; inf: none is."""

@@ -85,9 +85,20 @@ def test_nodes_that_only_start_are_asked_about_in_an_even_pace() -> None:
         assert made.due_in_s(now_s) == pytest.approx(0.1)
         made.want(NODES | {"vn2"}, now_s, patient=True)
         assert made.due_in_s(now_s) == pytest.approx(0.1)
+        made.want(NODES, now_s, patient=True)
         now_s += 0.1
     made.want(NODES | {"bm1"}, now_s - 0.09)
     assert made.due(now_s - 0.09)
+
+
+@pytest.mark.parametrize(("many", "pause_s"), [(1, 0.1), (3, 0.3), (5, 0.5), (100, 0.5)])
+def test_the_more_start_the_less_often_they_are_asked_about(many: int, pause_s: float) -> None:
+    """They need the CPUs; but never less than twice a second."""
+    made = Watch(0.03)
+    made.want(frozenset(f"vn{number}" for number in range(many)), 100.0, patient=True)
+    made.asked(100.0)
+    made.answered(100.0)
+    assert made.due_in_s(100.0) == pytest.approx(pause_s)
 
 
 @pytest.mark.parametrize(("took_s", "rest_s"), [(0.01, 0.03), (0.1, 0.2), (10.0, 0.5)])
