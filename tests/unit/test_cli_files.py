@@ -155,3 +155,30 @@ def test_a_folder_that_is_not_there_is_not_built_again(
     assert capsys.readouterr().out == f"there is no folder {tmp_path}/nope; check the path\n"
     assert main(["image", "verify", str(tmp_path)]) == 65
     assert "has no checksums; remove it and build it again" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("words", "odd"),
+    [
+        (["diff"], "none"),
+        (["diff"], "slurm.conf"),
+        (["diff"], "backfill.conf"),
+        (["hooks", "status"], "backfill.conf"),
+        (["spank", "status", "--directory", "{spank}"], "plugstack.conf"),
+    ],
+)
+def test_what_cannot_be_looked_at_is_no_answer(
+    words: list[str], odd: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Their status 1 is one: a script would apply or install. `odd`: what is a directory, and no file."""
+    conf, policy = tmp_path / "slurm.conf", tmp_path / "policy.yaml"
+    text = (ROOT / "config/policy.minimal.yaml").read_text()
+    policy.write_text(f"{text}slurm: {{conf: {conf}}}\ndaemon: {{state_dir: {tmp_path}/state}}\n")
+    if odd not in ("none", "slurm.conf"):
+        conf.write_text("Include backfill.conf\n")
+    (tmp_path / odd).mkdir()
+    words = [word.format(spank=tmp_path / "spank") for word in words]
+    assert main(["slurm", *words, "--json", "--config", str(policy)]) == 65
+    shown = capsys.readouterr()
+    assert (shown.out, shown.err.count("\n")) == ("", 1)
+    assert str(tmp_path) in shown.err

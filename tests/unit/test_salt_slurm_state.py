@@ -73,7 +73,7 @@ def test_a_test_run_only_looks(state: Any, tmp_path: Path) -> None:
     ("script", "said"),
     [
         ("echo 'slurm.conf:3: no Include line' >&2; exit 65", "slurm.conf:3: no Include line"),
-        # A refusal has the exit status of a difference, but answers nothing.
+        # Whatever has the exit status of a difference, but answers nothing.
         ("echo 'somebody else has changed backfill.conf' >&2; exit 1", "somebody else has changed"),
         ("exit 0", "ended with 0"),
     ],

@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     from backfill.drivers.slurm.spank.install import Spank
 
 _VERBS = {
-    "diff": "show what `apply` would change in the managed file; exit status 1 if anything",
+    "diff": "show what `apply` would change in the managed file; exit status 1 if anything, 65 if "
+    "nobody can tell",
     "apply": "write the managed file, make Slurm read it, and roll it back if anything goes wrong",
     "rollback": "return to an earlier version of the managed file, by the same careful steps",
     "hooks": "install, remove or show the hooks that Slurm calls",
@@ -28,14 +29,15 @@ _VERBS = {
 _HOOK_VERBS = {
     "install": "install the hooks of the policy file around those of the site",
     "remove": "remove our hooks; the site's own are restored",
-    "status": "show which hooks are installed and what is wrong with them; exit status 1 if none",
+    "status": "show which hooks are installed and what is wrong with them; exit status 1 if none is or "
+    "something is wrong, 65 if nobody can tell",
 }
 
 _SPANK_VERBS = {
     "install": "compile the plugin for the Slurm of this machine, and name it in plugstack.conf",
     "remove": "remove the plugin; the site's own lines in plugstack.conf stay",
     "status": "show whether the plugin is installed and what is wrong with it; exit status 1 if "
-    "not installed",
+    "not installed or something is wrong, 65 if nobody can tell",
     "package": "write an archive of the plugin for machines where users log in",
 }
 
@@ -83,11 +85,11 @@ def run_slurm(args: argparse.Namespace) -> int:
     from backfill.config import ConfigError, load
     from backfill.ports.errors import DriverError, UnreachableError
 
+    second = {"hooks": "hook_verb", "spank": "spank_verb"}.get(args.verb)
+    verb = f"{args.verb} {getattr(args, second)}" if second else args.verb
+    failed = BAD_DATA if verb in _LOOKING else NO
     try:
-        config = load(args.config)
-        second = {"hooks": "hook_verb", "spank": "spank_verb"}.get(args.verb)
-        verb = f"{args.verb} {getattr(args, second)}" if second else args.verb
-        return _DOES[verb](config, args)
+        return _DOES[verb](load(args.config), args)
     except ConfigError as error:
         return _refuse(error, BAD_DATA)
     except ValueError as error:
@@ -95,12 +97,12 @@ def run_slurm(args: argparse.Namespace) -> int:
     except UnreachableError as error:
         return _refuse(error, UNAVAILABLE)
     except DriverError as error:
-        return _refuse(error, NO)
+        return _refuse(error, failed)
     except PermissionError as error:
         return _refuse(f"{error.filename}: {error.strerror}; run this as root", NO_PERMISSION)
     except OSError as error:
         where = error.filename or "a file in daemon.state_dir, or beside slurm.conf"
-        return _refuse(f"{where}: {error.strerror}; nothing was changed there", NO)
+        return _refuse(f"{where}: {error.strerror}; nothing was changed there", failed)
 
 
 def _diff(config: Config, args: argparse.Namespace) -> int:
@@ -271,3 +273,5 @@ _DOES: dict[str, Callable[[Config, argparse.Namespace], int]] = {
     "spank status": _spank_status,
     "spank package": _spank_package,
 }
+# Whose status 1 is an answer: where they cannot give one they end otherwise.
+_LOOKING = ("diff", "hooks status", "spank status")
