@@ -44,6 +44,19 @@ def test_the_mount_point_of_a_directory_is_known_and_whether_fstab_s_is_mounted(
         assert place.unmounted == str(tmp_path)
 
 
+@pytest.mark.parametrize(
+    ("name", "written"),
+    [("a b", r"a\040b"), ("a\tb", r"a\011b"), ("a\\b", r"a\134b"), ("\xfc", r"\303\274"), ("ab", "ab/")],
+)
+def test_a_mount_point_is_known_however_fstab_writes_it(tmp_path: Path, name: str, written: str) -> None:
+    """Blanks and the like are octal numbers there (fstab(5))."""
+    (tmp_path / name).mkdir()
+    fstab = tmp_path / "fstab"
+    fstab.write_text(f"nfs:/a {tmp_path}/{written} nfs4 rw 0 0\n")
+    with places.write_into(str(tmp_path / name), fstab) as (place, _):
+        assert place.unmounted == str(tmp_path / name)
+
+
 def test_what_can_be_made_counts_as_writable(tmp_path: Path) -> None:
     assert not places.may_write(str(tmp_path / "a/b")).problem
     (tmp_path / "file").touch()

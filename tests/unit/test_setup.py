@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
@@ -99,7 +100,7 @@ UUID=1 / ext4 defaults 0 1
 fs2:/soft /opt/soft nfs nofail
 10.0.0.6:/old /old nfs noauto,users 0 0
 10.0.0.6:/backfill /srv/shared/backfill nfs4 rw,hard 0 0
-10.0.0.6:/slurm /var/spool nfs4 rw,hard 0 0
+10.0.0.6:/slurm /var/spool\\0401 nfs4 rw,hard 0 0
 #10.0.0.6:/never /never nfs rw 0 0
 """
 
@@ -108,7 +109,7 @@ def test_guests_mount_what_somebody_says_they_may(folder: Path) -> None:
     """Nothing of this machine's fstab by itself. By its place a line there is meant, without what is about
     a machine's boot; the directory of instances and Slurm's state are never offered."""
     found = _survey()
-    state = replace(found.settings, raw={"StateSaveLocation": "/var/spool/slurm"})
+    state = replace(found.settings, raw={"StateSaveLocation": "/var/spool 1/slurm"})
     found = replace(found, settings=state, mounts=mounts_in(FSTAB))
     wishes = Wishes("htc", "vn[1-4]", "10.0.1.1/16", 2, 512, "/srv/shared/backfill", "br0", image=str(folder))
     home, soft = "10.0.0.6:/home /home nfs4 rw,hard,vers=4.1", "fs2:/soft /opt/soft nfs defaults"
@@ -148,9 +149,9 @@ def test_guests_mount_what_somebody_says_they_may(folder: Path) -> None:
     for said, mounts in (((), ()), ((own, "/opt/soft"), (own, soft))):
         assert suggested(found, replace(wishes, mounts=said), ask).mounts == mounts
     assert not asked
-    for place in ("/old", "/srv/shared/backfill", "/var/spool"):
+    for place in ("/old", "/srv/shared/backfill", "/var/spool\\0401"):
         with pytest.raises(
-            WishError, match=f"--mount {place}: fstab has no such NFS mount here: it has /home"
+            WishError, match=f"--mount {re.escape(place)}: fstab has no such NFS mount here: it has /home"
         ):
             suggested(found, replace(wishes, mounts=(place,)), None)
 

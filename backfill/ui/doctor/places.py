@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import stat
 import tempfile
 import time
@@ -117,9 +118,16 @@ def _unmounted(path: Path, fstab: Path) -> str:
         lines = [line.split() for line in fstab.read_text(errors="surrogateescape").splitlines()]
     except OSError:
         return ""
-    points = {words[1] for words in lines if len(words) > 3 and not words[0].startswith("#")}
-    place = next((place for place in (path, *path.parents[:-1]) if str(place) in points), None)
+    points = {Path(unescaped(words[1])) for words in lines if len(words) > 3 and not words[0].startswith("#")}
+    place = next((place for place in (path, *path.parents[:-1]) if place in points), None)
     return "" if place is None or place.is_mount() else str(place)
+
+
+def unescaped(word: str) -> str:
+    """Read a word of fstab or /proc/mounts, where blanks and the like are octal numbers (fstab(5))."""
+    return os.fsdecode(
+        re.sub(rb"\\([0-3][0-7]{2})", lambda found: bytes([int(found[1], 8)]), os.fsencode(word))
+    )
 
 
 def _closed_at(path: Path) -> tuple[str, int, int] | None:

@@ -17,6 +17,7 @@ from backfill.drivers.slurm.conf.files import read_or_empty
 from backfill.drivers.slurm.conf.site import Site, read_site
 from backfill.drivers.slurm.driver import SlurmManager
 from backfill.ports.errors import DriverError
+from backfill.ui.doctor.places import unescaped
 
 if TYPE_CHECKING:
     from backfill.drivers.libvirt.inspection import HostInspection
@@ -154,12 +155,7 @@ def _host(node: Node, pattern: str, conf: Path) -> HostSurvey:
 def mounted_in(mounts: str) -> dict[str, str]:
     """Return where which kind of file system is mounted, by the text of /proc/mounts."""
     lines = (line.split() for line in mounts.splitlines())
-    return {_unescaped(words[1]): words[2] for words in lines if len(words) > 2}
-
-
-def _unescaped(place: str) -> str:
-    """Blanks and the like are written as octal numbers there (proc(5))."""
-    return re.sub(r"\\([0-7]{3})", lambda found: chr(int(found[1], 8)), place)
+    return {unescaped(words[1]): words[2] for words in lines if len(words) > 2}
 
 
 def mounts_in(fstab: str) -> tuple[str, ...]:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from backfill.ui.doctor.places import unescaped
 from backfill.ui.setup.survey import Survey, address_towards
 
 Ask = Callable[[str, str], str]
@@ -144,7 +145,9 @@ def mountable(survey: Survey, directory: str) -> dict[str, str]:
     nor the state of slurmctld is their business."""
     kept = [directory, survey.settings.raw.get("StateSaveLocation", "")]
     lines = {_place(line.split()[1]): line for line in survey.mounts}
-    return {at: line for at, line in lines.items() if not any(Path(k).is_relative_to(at) for k in kept)}
+    return {
+        at: line for at, line in lines.items() if not any(Path(k).is_relative_to(unescaped(at)) for k in kept)
+    }
 
 
 def _mounts(had: Sequence[str], there: Mapping[str, str], ask: Ask | None) -> tuple[str, ...]:
