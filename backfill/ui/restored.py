@@ -6,11 +6,13 @@ from collections.abc import Generator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-Questions = Generator[dict[str, int], Mapping[str, Any], int | None]
+Answer = Mapping[str, Any]
+Questions = Generator[dict[str, int], Answer, int | None]
 
 TOLD = "an older copy of the journal was put back; what came since then follows, with ids used before"
-# What is looked through for the place at which to go on.
-_PAGE, _PAGES = 1000, 50
+# What is looked through for the place at which to go on, and how often that is halved before. An id need
+# never have been there: whoever follows says what they read last.
+_PAGE, _HALVINGS = 1000, 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,20 +48,45 @@ def place_in_copy(last: LastRead) -> Questions:
     if not last.id:
         return None
     answer = yield {"after": last.id - 1, "before": last.id + 1, "limit": 1}
-    known = last.at_ms >= 0
-    if answer["newest"] >= last.id and (not known or last in map(LastRead.of, answer["events"])):
+    newest, known = answer["newest"], last.at_ms >= 0
+    if newest >= last.id and (not known or last in map(LastRead.of, answer["events"])):
         return None
-    if answer["newest"] >= last.id:
-        answer = yield {"first": 1, "limit": 1}
-        if answer["read_from"] > last.id:  # the journal keeps what was read last no longer
-            return None
-    before = 0
-    for _ in range(_PAGES if known else 1):
-        answer = yield {"before": before, "limit": _PAGE}
-        older = [event["id"] for event in answer["events"] if LastRead.of(event).at_ms <= last.at_ms]
-        if older:
-            return int(older[-1])
-        before = answer["read_from"]
-        if not answer["more"]:
-            return 0
-    return max(0, before - 1)
+    if not known:
+        answer = yield {"before": 0, "limit": _PAGE}
+        return max(0, answer["read_from"] - 1) if answer["more"] else 0
+    answer = yield {"first": 1, "limit": 1}
+    if newest >= last.id and answer["read_from"] > last.id:
+        return None  # the journal keeps what was read last no longer
+    first = _read_of(answer, last)
+    if answer["events"] and not first:
+        return 0  # all is later
+    return (yield from _last_read(last, first, min(last.id, newest + 1)))
+
+
+def _last_read(last: LastRead, low: int, high: int) -> Generator[dict[str, int], Answer, int]:
+    """Find the last event before `high` that is no later than what was read last; `low`: one of these.
+
+    What came after the copy is later, and all that it shares with the other journal has lower ids.
+    """
+    answer = yield {"before": high, "limit": _PAGE}
+    if (found := _read_of(answer, last)) or not answer["more"]:
+        return found or low
+    high = answer["read_from"]
+    for _ in range(_HALVINGS):
+        if high - low <= _PAGE:
+            break
+        middle = (low + high) // 2
+        answer = yield {"after": middle - 1, "before": high, "limit": 1}
+        if found := _read_of(answer, last):
+            low = found
+        else:
+            high = middle
+    answer = yield {"first": 1, "after": low, "before": high, "limit": _PAGE}
+    return _read_of(answer, last) or low
+
+
+def _read_of(answer: Answer, last: LastRead) -> int:
+    """Return the last event of these that was there when the last one was read; 0: none."""
+    return max(
+        (event["id"] for event in answer["events"] if LastRead.of(event).at_ms <= last.at_ms), default=0
+    )

@@ -6,18 +6,19 @@ import asyncio
 import json
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
 
 from backfill.drivers.store.memory import MemoryJournal
-from backfill.engine.stories import Stories
+from backfill.engine.stories import Stories, _Budget
 from backfill.ports.storage import Record, RecordWindow
 from backfill.ui.cli import main
 from backfill.ui.client import AskError
 from backfill.ui.commands.events import _asked
 from backfill.ui.parser import UNAVAILABLE
-from backfill.ui.restored import TOLD, LastRead
+from backfill.ui.restored import TOLD, LastRead, place_in_copy
 from backfill.ui.web.history import History
 from backfill.ui.web.streaming import _events
 from tests.unit.living_daemon import living, parked
@@ -146,6 +147,78 @@ def test_a_stream_goes_on_behind_what_is_kept_no_longer() -> None:
     teller.journal = Shortened()
     teller.journal.append(_then(at_s) for at_s in range(1, 6))
     assert [number for number, _ in _streamed(teller, LastRead.read("2-2000"), 2)] == ["4-4000", "5-5000"]
+
+
+_MANY = 40_000  # events, one a second
+
+
+def _place(journal: MemoryJournal, last: str) -> tuple[int | None, int]:
+    """Where a follower goes on who read that last, and how many questions that took."""
+    questions, asked = place_in_copy(LastRead.read(last)), 1
+    question = next(questions)
+    while True:
+        try:
+            question = questions.send(Stories(journal).events({**question}))
+        except StopIteration as end:
+            return end.value, asked
+        asked += 1
+
+
+@pytest.fixture(scope="module")
+def long_journal() -> MemoryJournal:
+    journal = MemoryJournal()
+    journal.append(_then(at_s) for at_s in range(1, _MANY + 1))
+    return journal
+
+
+@pytest.mark.parametrize(
+    ("last", "place", "most"),
+    [
+        ("39000-1", 0, 2),
+        ("39000-999", 0, 2),
+        ("999999999999999999-7", 0, 2),
+        ("39000-999999999999999999", 38_999, 3),
+        ("999999999999999999-999999999999999999", _MANY, 3),
+        ("39000-777000", 777, 12),
+        ("999999999999999999-1000", 1, 12),
+        ("999999999999999999-20000500", 20_000, 12),
+        ("39000-39000000", None, 1),
+        ("39000", None, 1),
+        ("999999999999999999", _MANY - 1000, 2),
+    ],
+)
+def test_an_event_that_never_was_costs_few_questions(
+    last: str, place: int | None, most: int, long_journal: MemoryJournal
+) -> None:
+    """Anybody who may read can make up what they read last. What exists is at once told from it."""
+    found, asked = _place(long_journal, last)
+    assert found == place
+    assert asked <= most
+
+
+@pytest.mark.parametrize("kept", [1, 999, 17_321, 38_999])
+@pytest.mark.parametrize("grown", [1, 5000, 20_000])
+def test_the_place_in_a_copy_is_found_however_much_it_lacks(kept: int, grown: int) -> None:
+    """Of 39000 events that were read, so many were in it, and so many came since."""
+    copy = MemoryJournal()
+    copy.append(_then(at_s) for at_s in range(1, kept + 1))
+    copy.append(_then(50_000.0 + at_s) for at_s in range(grown))
+    found, asked = _place(copy, "39000-39000000")
+    assert found == kept
+    assert asked <= 12
+
+
+def test_nothing_is_left_out_where_few_records_are_events(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A question may find none in all that it reads. What was read already then comes again."""
+    copy, kept = MemoryJournal(), 6000
+    silent = Record(1.0, "of a later version", "vn1", {})
+    copy.append(_then(at) if at % 2000 == 1 else replace(silent, at_s=float(at)) for at in range(1, kept + 1))
+    copy.append([_then(90_000.0), *[replace(silent, at_s=90_001.0)] * 3000])
+    monkeypatch.setattr("backfill.engine.stories._Budget", partial(_Budget, 2))
+    found, asked = _place(copy, "8000-8000000")
+    assert found is not None
+    assert 0 < found <= kept
+    assert asked <= 12
 
 
 class Restarted(Teller):
