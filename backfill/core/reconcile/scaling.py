@@ -254,7 +254,7 @@ def _grow(builder: PlanBuilder, want: Want) -> bool:
     policies = builder.policies
     reason = f"{want.need.jobs} waiting jobs could use {want.lacking} more CPUs"
     if want.apart:
-        reason = f"{reason}, in one piece: of {want.free} free ones no instance has enough left"
+        reason = f"{reason}, {_of_no_use(want)}"
     if want.lacking <= 0:
         reason = f"scale.warm = {policies.scale.warm} idle instances are wanted"
     image = want.image or policies.instances.image
@@ -292,6 +292,17 @@ def _grow(builder: PlanBuilder, want: Want) -> bool:
     )
     builder.add(SetNode(node, reason))
     return True
+
+
+def _of_no_use(want: Want) -> str:
+    """Say why not enough of the free CPUs are for jobs that lack some."""
+    alone = [share for share in want.apart if share.exclusive]
+    if len(alone) < len(want.apart):
+        some = ", some of them beside no other job" if alone else ""
+        return f"in one piece{some}: of {want.free} free ones no instance has enough left"
+    wide = any(share.nodes > 1 for share in alone)
+    empty = "too few are on empty instances" if wide else "none is on an empty instance"
+    return f"beside no other job: of {want.free} free ones {empty}"
 
 
 def _goal(want: Want) -> tuple[Goal, str]:
