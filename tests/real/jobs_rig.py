@@ -31,7 +31,7 @@ _UNTIL_TOLD = """#!/bin/bash
 echo $EPOCHREALTIME >{home}/$SLURM_JOB_ID.new && mv {home}/$SLURM_JOB_ID.new {home}/$SLURM_JOB_ID.on
 until [ -e {home}/$SLURM_JOB_ID.go ]; do sleep 0.05; done
 """
-_ENDS = tuple(state.value for state in ENDED)
+ENDS = tuple(state.value for state in ENDED)
 _Answer = TypeVar("_Answer")
 
 
@@ -153,7 +153,7 @@ class JobsRig:
     def ended(self, job: str) -> str:
         """Wait for the end of a job, and return the state that it ended in."""
         # Of words that mean that it is not over there are more, such as CONFIGURING.
-        self.until(lambda: self.state(job) in _ENDS, what=f"the end of job {job}")
+        self.until(lambda: self.state(job) in ENDS, what=f"the end of job {job}")
         return self.state(job)
 
     def node_states(self) -> dict[str, str]:
