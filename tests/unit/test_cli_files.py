@@ -170,7 +170,8 @@ def test_a_folder_that_is_not_there_is_not_built_again(
 def test_what_cannot_be_looked_at_is_no_answer(
     words: list[str], odd: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Their status 1 is one: a script would apply or install. `odd`: what is a directory, and no file."""
+    """Status 1 is an answer, on which a script would apply or install. `odd`: what is a directory, and no
+    file."""
     conf, policy = tmp_path / "slurm.conf", tmp_path / "policy.yaml"
     text = (ROOT / "config/policy.minimal.yaml").read_text()
     policy.write_text(f"{text}slurm: {{conf: {conf}}}\ndaemon: {{state_dir: {tmp_path}/state}}\n")
