@@ -183,3 +183,14 @@ def test_what_cannot_be_looked_at_is_no_answer(
     shown = capsys.readouterr()
     assert (shown.out, shown.err.count("\n")) == ("", 1)
     assert str(tmp_path) in shown.err
+
+
+@pytest.mark.parametrize("words", [["diff"], ["hooks", "status"], ["spank", "status"]])
+def test_the_help_tells_that_other_statuses_are_no_answer(
+    words: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """There are several: no permission, no Slurm, a policy file that is refused."""
+    assert main(["slurm", *words, "--help"]) == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "exit status 1 if " in shown
+    assert ", 65 or more if that cannot be determined" in shown

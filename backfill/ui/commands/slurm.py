@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from backfill.drivers.slurm.spank.install import Spank
 
 _VERBS = {
-    "diff": "show what `apply` would change in the managed file; exit status 1 if anything, 65 if "
-    "nobody can tell",
+    "diff": "show what `apply` would change in the managed file; exit status 1 if anything, 65 or "
+    "more if that cannot be determined",
     "apply": "write the managed file, make Slurm read it, and roll it back if anything goes wrong",
     "rollback": "return to an earlier version of the managed file, by the same careful steps",
     "hooks": "install, remove or show the hooks that Slurm calls",
@@ -30,14 +30,14 @@ _HOOK_VERBS = {
     "install": "install the hooks of the policy file around those of the site",
     "remove": "remove our hooks; the site's own are restored",
     "status": "show which hooks are installed and what is wrong with them; exit status 1 if none is or "
-    "something is wrong, 65 if nobody can tell",
+    "something is wrong, 65 or more if that cannot be determined",
 }
 
 _SPANK_VERBS = {
     "install": "compile the plugin for the Slurm of this machine, and name it in plugstack.conf",
     "remove": "remove the plugin; the site's own lines in plugstack.conf stay",
     "status": "show whether the plugin is installed and what is wrong with it; exit status 1 if "
-    "not installed or something is wrong, 65 if nobody can tell",
+    "not installed or something is wrong, 65 or more if that cannot be determined",
     "package": "write an archive of the plugin for machines where users log in",
 }
 
@@ -273,5 +273,5 @@ _DOES: dict[str, Callable[[Config, argparse.Namespace], int]] = {
     "spank status": _spank_status,
     "spank package": _spank_package,
 }
-# Whose status 1 is an answer: where they cannot give one they end otherwise.
+# Whose status 1 is an answer: where they cannot give one they end with 65 or more.
 _LOOKING = ("diff", "hooks status", "spank status")
