@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from backfill.drivers.slurm.conf.managed import EMPTY, render
 from backfill.ui.cli import main
 
 ROOT = Path(__file__).parents[2]
@@ -183,6 +184,26 @@ def test_what_cannot_be_looked_at_is_no_answer(
     shown = capsys.readouterr()
     assert (shown.out, shown.err.count("\n")) == ("", 1)
     assert str(tmp_path) in shown.err
+
+
+def test_a_torn_record_of_hooks_is_no_fault_of_the_policy_file(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its file and the remedy are told, with the status of files that cannot be read."""
+    conf, policy, hooks = tmp_path / "slurm.conf", tmp_path / "policy.yaml", tmp_path / "hooks"
+    text = (ROOT / "config/policy.minimal.yaml").read_text()
+    slurm = f"slurm: {{conf: {conf}, hooks: {{directory: {hooks}}}}}"
+    policy.write_text(f"{text}{slurm}\ndaemon: {{state_dir: {tmp_path}/state}}\n")
+    conf.write_text("Include backfill.conf\n")
+    managed = EMPTY.with_section("hooks", (("PrologSlurmctld", f"{hooks}/prolog_slurmctld"),))
+    (tmp_path / "backfill.conf").write_text(render(managed))
+    hooks.mkdir()
+    (hooks / "installed.json").write_text('{"PrologSlurmctld": "/si')
+    assert main(["slurm", "hooks", "status", "--json", "--config", str(policy)]) == 65
+    shown = capsys.readouterr()
+    assert (shown.out, shown.err.count("\n")) == ("", 1)
+    assert shown.err.startswith(f"{hooks}/installed.json: ")
+    assert shown.err.endswith("; run `backfill slurm hooks install` again\n")
 
 
 @pytest.mark.parametrize("words", [["diff"], ["hooks", "status"], ["spank", "status"]])

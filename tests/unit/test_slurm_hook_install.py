@@ -17,7 +17,7 @@ from backfill.drivers.slurm.hooks.build import build_hook
 from backfill.drivers.slurm.hooks.install import HookPlan, Hooks
 from backfill.drivers.slurm.hooks.machines_lua import MachineGate
 from backfill.drivers.slurm.hooks.submit_lua import Gate
-from backfill.ports.errors import RefusedError
+from backfill.ports.errors import RefusedError, UnreadableError
 from tests.unit.conf_cluster import SITE, ConfCluster, with_node
 from tests.unit.hook_daemon import HookDaemon
 
@@ -136,6 +136,24 @@ def test_a_script_that_the_site_replaced_is_the_sites(cluster: ConfCluster) -> N
     assert hooks(cluster).status().problems == ()
     hooks(cluster).remove(dry=False)
     assert script.read_text() == "-- second\n"
+
+
+@pytest.mark.parametrize("text", ["", '{"PrologSlurmctld": "/si', "[]", "\xff"])
+def test_a_torn_record_of_the_site_is_one_sentence(cluster: ConfCluster, text: str) -> None:
+    """What the site had cannot be compared, until another install writes it anew; removal needs no record."""
+    hooks(cluster).install(plan(cluster), OLD, dry=False)
+    record = cluster.directory / "hooks/installed.json"
+    record.write_text(text, encoding="latin-1")
+    with pytest.raises(UnreadableError) as caught:
+        hooks(cluster).status()
+    assert str(caught.value) == (
+        f"{record}: this record of what the site had set is damaged; run `backfill slurm hooks install` again"
+    )
+    hooks(cluster).install(plan(cluster), OLD, dry=False)
+    assert hooks(cluster).status().problems == ()
+    record.write_text(text, encoding="latin-1")
+    hooks(cluster).remove(dry=False)
+    assert not record.exists()
 
 
 def test_what_lies_over_our_script_stays_and_that_is_said(cluster: ConfCluster) -> None:

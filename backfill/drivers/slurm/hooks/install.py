@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import glob
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -17,7 +17,7 @@ from backfill.drivers.slurm.hooks.build import HookError, build_hook
 from backfill.drivers.slurm.hooks.machines_lua import MachineGate
 from backfill.drivers.slurm.hooks.submit_lua import Gate, SubmitRules, SubmitScript
 from backfill.drivers.slurm.settings import slurm_uid
-from backfill.ports.errors import DriverError, RefusedError
+from backfill.ports.errors import DriverError, RefusedError, UnreadableError
 
 SECTION = "hooks"
 _KEYS = {
@@ -147,7 +147,7 @@ class Hooks:
             self._directory.rmdir()
 
     def status(self) -> HookStatus:
-        """Look at the files; Slurm is not asked."""
+        """Look at the files; Slurm is not asked. UnreadableError: our record of the site is damaged."""
         managed = self._transactions.current()
         pairs = managed.section(SECTION)
         problems = [
@@ -225,14 +225,27 @@ class Hooks:
         return str(script)
 
     def _changes_of_the_site(self, site: Site) -> Sequence[str]:
-        record = read_or_empty(self._directory / _RECORD)
-        theirs: dict[str, str] = json.loads(record) if record else {}
         return [
             f"the site's {key} is {site.value(key) or 'not set'} now and was "
             f"{was or 'not set'} when the hooks were installed; run `backfill slurm hooks install`"
-            for key, was in theirs.items()
+            for key, was in self._recorded().items()
             if site.value(key) != was
         ]
+
+    def _recorded(self) -> Mapping[str, str]:
+        """Return what the site had set when the hooks were installed; nothing where no record was kept."""
+        path = self._directory / _RECORD
+        text = read_or_empty(path)
+        if not text and not path.exists():
+            return {}
+        try:
+            theirs = json.loads(text)
+        except ValueError:
+            theirs = None
+        if not isinstance(theirs, dict):
+            problem = "this record of what the site had set is damaged"
+            raise UnreadableError(str(path), problem, "run `backfill slurm hooks install` again")
+        return theirs
 
 
 def _without_hooks(managed: Managed) -> Managed:
