@@ -83,14 +83,14 @@ def _add_spank_arguments(spank: Mapping[str, argparse.ArgumentParser]) -> None:
 def run_slurm(args: argparse.Namespace) -> int:
     """Read the policy file, do it, and say in one sentence why not."""
     from backfill.config import ConfigError, load
-    from backfill.ports.errors import DriverError, UnreachableError
+    from backfill.ports.errors import DriverError, UnreachableError, UnreadableError
 
     second = {"hooks": "hook_verb", "spank": "spank_verb"}.get(args.verb)
     verb = f"{args.verb} {getattr(args, second)}" if second else args.verb
     failed = BAD_DATA if verb in _LOOKING else NO
     try:
         return _DOES[verb](load(args.config), args)
-    except ConfigError as error:
+    except (ConfigError, UnreadableError) as error:
         return _refuse(error, BAD_DATA)
     except ValueError as error:
         return _refuse(error, BAD_CONFIG)
@@ -124,6 +124,7 @@ def _apply(config: Config, args: argparse.Namespace) -> int:
     from backfill.ui import assemble, slurm_parts
 
     change = slurm_parts.transactions(config)
+    change.check_note()  # before anything is made
     if next_step := change.introduce():
         return _introduced(config, args, next_step)
     wanted = slurm_parts.wanted(config)

@@ -33,10 +33,14 @@ class SlurmHealth:
 
     @classmethod
     def from_json(cls, body: Mapping[str, object]) -> SlurmHealth:
-        """Read what `to_json` gave."""
+        """Read what `to_json` gave. KeyError, TypeError: it did not give that."""
         nodes, jobs = body["nodes"], body["jobs"]
-        assert isinstance(nodes, list)
-        assert isinstance(jobs, dict)
+        if not isinstance(nodes, list) or not isinstance(jobs, dict):
+            raise TypeError("no list of nodes, or no counts of jobs")
+        if not all(isinstance(name, str) for name in nodes):
+            raise TypeError("a node is no name")
+        if not all(isinstance(restarts, int) for restarts in jobs.values()):
+            raise TypeError("a count of restarts is no number")
         return cls(frozenset(nodes), jobs)
 
 

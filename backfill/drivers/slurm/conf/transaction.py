@@ -108,6 +108,10 @@ class Transactions:
         """Dated copies of earlier contents, oldest first."""
         return self._backups().all()
 
+    def check_note(self) -> None:
+        """Raise UnreadableError for a damaged note, with which no change can begin."""
+        self._note().read()
+
     # --- changing ------------------------------------------------------------------------------
 
     def apply(self, change: Change, *, dry: bool = True, force: bool = False) -> ApplyOutcome:
@@ -367,7 +371,7 @@ class Transactions:
         return Backups(self.place.state_dir / "backups", self.place.name)
 
     def _note(self) -> NoteFile:
-        return NoteFile(self.place.state_dir / "unfinished.json")
+        return NoteFile(self.place.state_dir / "unfinished.json", self.place.name)
 
 
 def _told(sentence: str) -> tuple[str, ...]:

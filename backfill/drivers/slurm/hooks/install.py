@@ -101,6 +101,7 @@ class Hooks:
 
     def install(self, plan: HookPlan, version: SlurmVersion, *, dry: bool = True) -> ApplyOutcome:
         """Programs first, then the script, then slurm.conf: what is named exists already."""
+        self._transactions.check_note()  # while it is unknown what Slurm calls, no program is touched
         site = self._transactions.site()
         fresh = not self._transactions.current().section(SECTION)
         before = self._script.state
