@@ -206,6 +206,43 @@ def test_a_torn_record_of_hooks_is_no_fault_of_the_policy_file(
     assert shown.err.endswith("; run `backfill slurm hooks install` again\n")
 
 
+def _with_plugin(home: Path, said: str) -> Path:
+    """Return the policy file of a site with the plugin, where `sbatch --version` says this."""
+    policy, sbatch = home / "policy.yaml", home / "bin/sbatch"
+    text = (ROOT / "config/policy.minimal.yaml").read_text()
+    slurm = f"slurm: {{conf: {home}/slurm.conf, bin_dir: {home}/bin}}"
+    policy.write_text(f"{text}{slurm}\ndaemon: {{state_dir: {home}/state}}\n")
+    (home / "slurm.conf").write_text("Include backfill.conf\n")
+    (home / "plugstack.conf").write_text(f"include {home}/spank/*.conf\n")
+    sbatch.parent.mkdir()
+    sbatch.write_text(f"#!/bin/sh\necho '{said}'\n")
+    sbatch.chmod(0o755)
+    return policy
+
+
+def test_odd_words_of_sbatch_are_no_fault_of_the_policy_file(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The command is named; what is wrong with the plugin is not known."""
+    policy = _with_plugin(tmp_path, "who knows")
+    words = ["slurm", "spank", "status", "--json", "--directory", str(tmp_path / "spank")]
+    assert main([*words, "--config", str(policy)]) == 65
+    shown = capsys.readouterr()
+    assert (shown.out, shown.err.count("\n")) == ("", 1)
+    assert shown.err.startswith(f"{tmp_path}/bin/sbatch: its --version 'who knows' names no release")
+
+
+def test_a_release_that_is_none_is_a_mistake_of_the_command_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    policy, archive = _with_plugin(tmp_path, "slurm 24.11.5"), tmp_path / "vm.tar.gz"
+    words = ["slurm", "spank", "package", str(archive), "--release", "newest"]
+    assert main([*words, "--config", str(policy)]) == 64
+    told = "--release: 'newest' names no release of Slurm such as 24.11.5"
+    assert capsys.readouterr().err.startswith(told)
+    assert not archive.exists()
+
+
 @pytest.mark.parametrize("words", [["diff"], ["hooks", "status"], ["spank", "status"]])
 def test_the_help_tells_that_other_statuses_are_no_answer(
     words: list[str], capsys: pytest.CaptureFixture[str]

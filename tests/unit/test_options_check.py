@@ -62,6 +62,15 @@ def test_a_line_without_a_plugin_is_a_problem(tmp_path: Path) -> None:
         assert shlex.split(remedy)[:4] == ["backfill", "slurm", "spank", "install"]
 
 
+def test_odd_words_of_sbatch_are_a_problem(tmp_path: Path) -> None:
+    """No traceback of a daemon that is only to check its file."""
+    config = site(tmp_path)
+    (tmp_path / "plugstack.conf").write_text(f"include {DIRECTORY}/*.conf\n")
+    (tmp_path / "bin/sbatch").write_text("#!/bin/sh\necho who knows\n")
+    (problem,) = check_options(config).problems
+    assert f"{tmp_path}/bin/sbatch: its --version 'who knows'" in problem
+
+
 def test_a_plugstack_conf_that_cannot_be_read_is_a_problem(tmp_path: Path) -> None:
     config = site(tmp_path)
     (tmp_path / "plugstack.conf").mkdir()

@@ -13,7 +13,7 @@ from backfill.core.model.cluster import SlurmVersion
 from backfill.drivers.slurm.commands import SlurmTools
 from backfill.drivers.slurm.spank.build import SpankError, build_plugin, release_of
 from backfill.drivers.slurm.spank.install import LINES, PLUGIN, Spank
-from backfill.ports.errors import RefusedError
+from backfill.ports.errors import BadOutputError, RefusedError
 
 _SBATCH = """#!/bin/sh
 case "$1" in
@@ -187,6 +187,21 @@ def test_what_is_wrong_is_told(home: Path) -> None:
     assert "does not have the line" in spank(home).status().problems[0]
     (home / "spank" / LINES).write_text("nonsense")
     assert not spank(home).status().installed
+
+
+def test_odd_words_of_sbatch_are_no_release(home: Path) -> None:
+    """Its path is told; nothing is built, written or packed."""
+    spank(home).install()
+    before = files(home)
+    odd = spank(home, release="unknown")
+    for act in (odd.status, odd.install, lambda: odd.package(home / "vm.tar.gz")):
+        with pytest.raises(BadOutputError) as caught:
+            act()
+        assert str(caught.value) == (
+            f"{home}/bin/sbatch: its --version 'slurm-wlm unknown' names no release of Slurm such "
+            "as 24.11.5; see what is installed there, and slurm.bin_dir in the policy file"
+        )
+    assert files(home) == before
 
 
 def test_an_archive_for_login_nodes(home: Path) -> None:

@@ -11,7 +11,17 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from backfill.ui.parser import BAD_CONFIG, BAD_DATA, NO, NO_PERMISSION, OK, UNAVAILABLE, add_config, add_verbs
+from backfill.ui.parser import (
+    BAD_CONFIG,
+    BAD_DATA,
+    NO,
+    NO_PERMISSION,
+    OK,
+    UNAVAILABLE,
+    USAGE,
+    add_config,
+    add_verbs,
+)
 
 if TYPE_CHECKING:
     from backfill.config.model import Config
@@ -216,9 +226,12 @@ def _spank_remove(config: Config, args: argparse.Namespace) -> int:
 
 
 def _spank_package(config: Config, args: argparse.Namespace) -> int:
-    from backfill.drivers.slurm.spank.build import release_of
+    from backfill.drivers.slurm.spank.build import SpankError, release_of
 
-    release = release_of(args.release) if args.release else None
+    try:
+        release = None if args.release is None else release_of(args.release)
+    except SpankError as error:
+        return _refuse(f"--release: {error}", USAGE)
     return _lines(_spank(config, args).package(args.archive, release), args)
 
 

@@ -21,7 +21,7 @@ from backfill.core.model.cluster import SlurmVersion
 from backfill.drivers.slurm.commands import SlurmTools
 from backfill.drivers.slurm.conf.files import read_or_empty, remove_file, replace_file
 from backfill.drivers.slurm.spank.build import SpankError, build_plugin, release_of
-from backfill.ports.errors import DriverError, RefusedError
+from backfill.ports.errors import BadOutputError, DriverError, RefusedError
 
 PLUGIN, LINES = "backfill_vm.so", "vm.conf"
 DIRECTORY = Path("/usr/local/lib/backfill/spank")
@@ -149,8 +149,16 @@ class Spank:
         )
 
     def release(self) -> SlurmVersion:
-        """Return the release of the tools here: they load the plugin."""
-        return release_of(self._tools.run(["sbatch", "--version"]))
+        """Return the release of the tools here: they load the plugin. BadOutputError: they tell none."""
+        said = self._tools.run(["sbatch", "--version"])
+        try:
+            return release_of(said)
+        except SpankError as error:
+            raise BadOutputError(
+                str((self._tools.bin_dir or Path()) / "sbatch"),
+                f"its --version {error}",
+                "see what is installed there, and slurm.bin_dir in the policy file",
+            ) from error
 
     # --- inside --------------------------------------------------------------------------------
 
