@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from functools import partial
 from math import inf, nextafter
 from typing import TypeVar
@@ -142,21 +142,24 @@ def find_host(
     policies: PolicySet,
     pays_s: float,
     *,
-    skip: Collection[str] = (),
+    skip: str = "",
     need: NodeNeed = NOTHING_MORE,
     slow: Callable[[str], Reason | None] | None = None,
 ) -> tuple[str | None, dict[str, Reason]]:
     """Return the host that the policy prefers for one more instance; or None, and why, for each host.
 
-    `pays_s`: for so long the host must not be wanted again, as far as that is known. `skip` are no
-    candidates. `slow` says why a host with room has to wait all the same, if it has.
+    Hosts that have to prove themselves come last: with the most room, a broken one would have each try to
+    itself, and with it those that show whether an image is well.
+
+    `pays_s`: for so long the host must not be wanted again, as far as that is known. `skip` is no
+    candidate. `slow` says why a host with room has to wait all the same, if it has.
     """
     rooms, ask = rooms_of(world, policies), _ask(policies, pays_s, need)
     barred: dict[str, Reason] = {}
 
     def is_open(found: Room) -> bool:
         host = found[0]
-        if host in skip:
+        if host == skip:
             return False
         bar = _lacks(world, policies, found, need)
         if bar is None and slow is not None:
@@ -167,16 +170,28 @@ def find_host(
 
     if policies.placement.order is Order.RANDOM:
         every = [found for found in rooms.open(world, ask) if is_open(found)]
-        host = policies.placement.draw(every) if every else None
+        sound = [found for found in every if not policies.readiness.on_trial(world.streaks, found[0])]
+        host = policies.placement.draw(sound or every) if every else None
     else:
-        host = next((name for name, left in rooms.preferred(world, ask) if is_open((name, left))), None)
+        names = (name for name, left in rooms.preferred(world, ask) if is_open((name, left)))
+        host = _first(names, lambda name: policies.readiness.on_trial(world.streaks, name))
     if host is not None:
         return host, {}
     closed_ = rooms.closed(world, ask)
     return None, {
-        **{name: why for name, why in closed_.items() if name not in skip},
+        **{name: why for name, why in closed_.items() if name != skip},
         **{name: barred[name] for name in policies.hosts if name in barred},
     }
+
+
+def _first(names: Iterable[str], last: Callable[[str], bool]) -> str | None:
+    """Return the first of these that is not to come last; else the first one; None: there is none."""
+    found: str | None = None
+    for name in names:
+        if not last(name):
+            return name
+        found = found or name
+    return found
 
 
 def _ask(policies: PolicySet, pays_s: float, need: NodeNeed) -> Ask:
@@ -467,7 +482,7 @@ def _look(policies: PolicySet, ask: Ask, host: str, world: World) -> Look:
     if reason:
         return reason, nextafter(world.now_s, inf)  # it says how long, which is always another time
     reason = policies.readiness.open_breaker(world.streaks, world.now_s, host, policies.hosts)
-    reason = reason or _enough(world, host, policies)
+    reason = reason or _tried(world, host, policies) or _enough(world, host, policies)
     if reason:
         return reason, until_s
     size = world.hosts[host].size_for(shape)
@@ -488,6 +503,14 @@ def _unproven(world: World, host: str) -> Reason | None:
     """Return why nothing new may come to the host; what is there already goes on, and comes back."""
     said = world.hosts[host].unproven
     return because(Code.HOST_UNPROVEN, host=host, said=Words(said)) if said else None
+
+
+def _tried(world: World, host: str, policies: PolicySet) -> Reason | None:
+    """Return why no other instance may come to a host on which a single one shows whether it is well."""
+    if not policies.readiness.on_trial(world.streaks, host) or not booting_on(world, host):
+        return None
+    said = f"{world.streaks[host].count} instances in a row failed there, and a single one is tried now"
+    return because(Code.HOST_UNPROVEN, host=host, said=Words(said))
 
 
 def _opening(policies: PolicySet, host: str, world: World) -> Opening:

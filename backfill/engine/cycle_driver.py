@@ -13,7 +13,7 @@ from backfill.core.model.plan import Plan
 from backfill.engine.cycle import Cycle
 from backfill.engine.messages import CallResult, ClusterPicture, HostPicture, NodesPicture, ReadFailed
 from backfill.engine.observe import cluster_changes, host_changes, node_changes
-from backfill.engine.watch import Watch, only_start, stirs
+from backfill.engine.watch import Watch, crowd_of, stirs
 
 Picture = ClusterPicture | NodesPicture | HostPicture | ReadFailed
 
@@ -61,7 +61,7 @@ class CycleDriver:
         """Decide, begin what was decided, and watch the nodes whose next change is awaited."""
         plan, world = self.cycle.decide(), self.cycle.world
         watched = plan.watch | self.watch.leaving(world)
-        self.watch.want(watched, now_s, patient=only_start(world, watched))
+        self.watch.want(watched, now_s, crowd=crowd_of(world, watched))
         return plan
 
     def due_s(self, now_s: float) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from math import inf
 
@@ -26,7 +27,7 @@ class Watch:
     def __init__(self, fastest_s: float) -> None:
         self._fastest_s = fastest_s
         self._interval_s = fastest_s
-        self._patient = False
+        self._crowd = 0
         self._names: frozenset[str] = frozenset()
         self._next_s = 0.0
         self._asked_s: float | None = None  # while an answer is on its way
@@ -34,13 +35,16 @@ class Watch:
         self._rested_s = 0.0
         self._leaving: set[tuple[str, str]] = set()  # jobs known to have ended, and hosts' nodes
 
-    def want(self, names: frozenset[str], now_s: float, *, patient: bool = False) -> None:
+    def want(self, names: frozenset[str], now_s: float, *, crowd: int = 0) -> None:
         """Watch these nodes from now on; a new one among them is asked about at once.
 
-        `patient`: all of them are only starting: they are asked about in an even pace.
+        `crowd`: all of them are only starting, so many beside each other: they are asked about in an even
+        pace. 0: something else is awaited.
         """
-        self._patient = patient
-        if names - self._names and not patient:
+        self._crowd = crowd
+        if crowd:
+            self._next_s = min(self._next_s, max(now_s + self._pace_s(), self._rested_s))
+        elif names - self._names:
             self.stir(now_s)
         self._names = names
         self._leaving = {(job_id, node) for job_id, node in self._leaving if node in names}
@@ -76,14 +80,14 @@ class Watch:
         took_s = 0.0 if self._asked_s is None else now_s - self._asked_s
         self._asked_s = None
         self._rested_s = now_s + min(_SLOWEST_S, _REST * took_s)
-        pause_s = self._pace_s() if self._patient else self._interval_s
+        pause_s = self._pace_s() if self._crowd else self._interval_s
         self._next_s = max(now_s if self._stirred else now_s + pause_s, self._rested_s)
         if not self._stirred:
             self._interval_s = min(_SLOWEST_S, self._interval_s * _GROWTH)
 
     def _pace_s(self) -> float:
         """Return how long to wait where all only start: in a crowd, each waits for the others anyway."""
-        return max(self._fastest_s, min(_SLOWEST_S, _BOOTS_S * len(self._names)))
+        return max(self._fastest_s, min(_SLOWEST_S, _BOOTS_S * self._crowd))
 
     def due_in_s(self, now_s: float) -> float:
         """Seconds until the next question is due; inf: none is."""
@@ -96,10 +100,18 @@ class Watch:
         return () if rests else tuple(sorted(self._names))
 
 
-def only_start(world: World, nodes: Iterable[str]) -> bool:
-    """Return True if nothing but the start of these nodes' slurmds is awaited."""
-    managed = (world.managed.get(node) for node in nodes)
-    return all(node is not None and node.phase is Phase.BOOTING for node in managed)
+def crowd_of(world: World, nodes: Iterable[str]) -> int:
+    """Return how many slurmds at most start beside each other on a host; 0: something else is awaited.
+
+    One for which a job waits is as if it were alone.
+    """
+    found = [world.managed.get(node) for node in nodes]
+    starting = [node for node in found if node is not None and node.phase is Phase.BOOTING]
+    if len(starting) < len(found):
+        return 0
+    if any(node.job for node in starting):
+        return 1
+    return max(Counter(node.host for node in starting).values(), default=1)
 
 
 def stirs(action: act.DriverAction) -> bool:

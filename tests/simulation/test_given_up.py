@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
+from itertools import pairwise
 
 import pytest
 
 from backfill.core.model.changes import NodeForgotten
 from backfill.core.model.lifecycle import ManagedNode, Phase
+from backfill.core.model.records import decode
 from backfill.core.model.sentences import why
 from backfill.core.policies.environments import Environment, Environments
 from backfill.core.policies.limits import Limits
@@ -225,20 +227,49 @@ def test_what_the_site_lacks_for_one_image_holds_up_no_other() -> None:
     fault.end()
 
 
+def boots_on(run: Rehearsal, host: str) -> list[float]:
+    """When a boot was begun on this host."""
+    made = [r for r in run.journal.read() if r.kind == "intent" and r.body["t"] == "CreateInstance"]
+    return [r.at_s for r in made if decode(r.body).spec.host == host]
+
+
+def with_a_large_one(at_once: int) -> tuple[SimulatedWorld, Rehearsal]:
+    """Two hosts of three CPUs, on the first of which one boot fails, and one of forty, which is broken."""
+    sim = cluster(cpus=3)
+    sim.add_host("bm3", cpus=40, features=("metal",))
+    limits = Limits(boots_at_once=at_once)
+    rules = policies(scale=SCALE, hosts=("bm1", "bm2", "bm3"), limits=limits)
+    sim.faults.never_boots("bm3", -1)
+    sim.faults.never_boots("bm1", 1)
+    return sim, Rehearsal(sim, rules, MemoryJournal(), poll_s=10.0)
+
+
 @pytest.mark.parametrize(("wanted", "at_once"), [(1, 1), (4, 1), (4, 4)])
 def test_a_broken_host_stops_no_other(wanted: int, at_once: int) -> None:
     """It has the most room, and the only image failed elsewhere before: a try there tells host from image."""
-    sim = cluster(cpus=6)
-    sim.add_host("bm3", cpus=40, features=("metal",))
-    limits = Limits(boots_at_once=at_once)
-    run = Rehearsal(
-        sim, policies(scale=SCALE, hosts=("bm1", "bm2", "bm3"), limits=limits), MemoryJournal(), poll_s=10.0
-    )
-    sim.faults.never_boots("bm3", -1)
-    sim.faults.never_boots("bm1", 1)
+    sim, run = with_a_large_one(at_once)
     jobs = [sim.submit("htc", 1e6) for _ in range(wanted)]
     run.until(lambda: running(sim, *jobs), 0.5 * HOUR_S)
-    assert not [m for m in run.world.managed.values() if m.host == "bm3" and m.phase is Phase.READY]
+    streak = run.world.streaks["bm3"]
+    assert len(boots_on(run, "bm3")) == streak.count <= 3 + at_once
+    assert not [at_s for at_s in boots_on(run, "bm3") if at_s > streak.last_s]
+
+
+def test_a_host_that_has_failed_shows_by_single_boots_that_it_is_well() -> None:
+    """Once the others are full; then it serves like any other."""
+    sim, run = with_a_large_one(at_once=4)
+    few = [sim.submit("htc", 1e6) for _ in range(4)]
+    run.until(lambda: running(sim, *few), 0.5 * HOUR_S)
+    more = [sim.submit("htc", 1e6) for _ in range(6)]
+    failed = len(boots_on(run, "bm3"))
+    run.run(HOUR_S)
+    tries = boots_on(run, "bm3")[failed:]
+    assert 1 < len(tries) <= HOUR_S / run.policies.readiness.rest_s + 1
+    assert all(later - at_s >= run.policies.readiness.rest_s for at_s, later in pairwise(tries))
+    sim.faults.never_boots("bm3", 0)
+    run.until(lambda: running(sim, *few, *more), HOUR_S)
+    assert "bm3" not in run.world.streaks
+    assert sim.audit() == []
 
 
 def test_two_images_that_fail_are_the_site() -> None:

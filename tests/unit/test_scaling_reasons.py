@@ -65,20 +65,14 @@ LARGE, ALONE = wants(7, 4000), wants(8, exclusive=True)
 @pytest.mark.parametrize(
     ("waiting", "said"),
     [
-        ((LARGE,), "in one piece: of 3 free ones no instance has enough left"),
-        ((ALONE,), "beside no other job: of 3 free ones none is on an empty instance"),
-        (
-            (wants(9, nodes=2, exclusive=True),),
-            "beside no other job: of 3 free ones too few are on empty instances",
-        ),
-        (
-            (LARGE, ALONE),
-            "in one piece, some of them beside no other job: of 3 free ones no instance has enough left",
-        ),
+        ((LARGE,), "in one piece: no instance has enough left"),
+        ((ALONE,), "on empty instances: none of these has enough"),
+        ((wants(9, nodes=2, exclusive=True),), "on empty instances: too few of these have enough"),
+        ((LARGE, ALONE), "some in one piece, some on empty instances: none has enough"),
     ],
 )
 def test_it_is_said_why_free_ones_are_of_no_use(waiting: tuple[Job, ...], said: str) -> None:
     """One that wants its nodes for itself finds nothing where others are, however much these leave."""
     begun = [step for step in plan(at_work(*waiting), POLICIES).actions if isinstance(step, SetNode)]
     assert begun
-    assert begun[0].reason.endswith(f" more CPUs, {said}")
+    assert begun[0].reason.endswith(f" more CPUs, {said} (3 CPUs are free in all)")

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from backfill.core.model import changes as ch
 from backfill.core.model.cluster import Job, JobState
 from backfill.core.model.fleet import Host
+from backfill.core.model.lifecycle import ManagedNode, Phase
 from backfill.core.model.quantities import Resources
 from backfill.core.world import World
-from backfill.engine.watch import Watch
+from backfill.engine.watch import Watch, crowd_of
 
 NODES = frozenset({"vn1"})
+
+
+def starting(name: str, host: str, job: str) -> ManagedNode:
+    return ManagedNode(name, "10.77.1.1/16", host, 1, Phase.BOOTING, 1.0, 1.0, job=job)
 
 
 def watch() -> Watch:
@@ -77,15 +84,15 @@ def test_without_news_it_becomes_seldom() -> None:
 def test_nodes_that_only_start_are_asked_about_in_an_even_pace() -> None:
     """A further one brings no question of its own; one whose job waits makes it eager again."""
     made, now_s = Watch(0.03), 100.0
-    made.want(NODES, now_s, patient=True)
+    made.want(NODES, now_s, crowd=1)
     for _ in range(12):
         assert made.due(now_s)
         made.asked(now_s)
         made.answered(now_s)
         assert made.due_in_s(now_s) == pytest.approx(0.1)
-        made.want(NODES | {"vn2"}, now_s, patient=True)
+        made.want(NODES | {"vn2"}, now_s, crowd=1)
         assert made.due_in_s(now_s) == pytest.approx(0.1)
-        made.want(NODES, now_s, patient=True)
+        made.want(NODES, now_s, crowd=1)
         now_s += 0.1
     made.want(NODES | {"bm1"}, now_s - 0.09)
     assert made.due(now_s - 0.09)
@@ -95,10 +102,46 @@ def test_nodes_that_only_start_are_asked_about_in_an_even_pace() -> None:
 def test_the_more_start_the_less_often_they_are_asked_about(many: int, pause_s: float) -> None:
     """They need the CPUs; but never less than twice a second."""
     made = Watch(0.03)
-    made.want(frozenset(f"vn{number}" for number in range(many)), 100.0, patient=True)
+    made.want(NODES, 100.0, crowd=many)
     made.asked(100.0)
     made.answered(100.0)
     assert made.due_in_s(100.0) == pytest.approx(pause_s)
+
+
+def test_the_last_of_a_crowd_is_asked_about_as_one_alone() -> None:
+    """Also by the question that waited for the crowd's pace; asking still costs its rest."""
+    made = Watch(0.03)
+    made.want(NODES, 100.0, crowd=5)
+    made.asked(100.0)
+    made.answered(100.0)
+    made.want(NODES, 100.2, crowd=1)
+    assert made.due_in_s(100.2) == pytest.approx(0.1)
+    made.asked(100.3)
+    made.answered(100.5)
+    made.want(NODES, 100.5, crowd=1)
+    assert made.due_in_s(100.5) == pytest.approx(0.4)
+
+
+@pytest.mark.parametrize(
+    ("nodes", "many"),
+    [
+        ([], 1),
+        ([("bm1", "")], 1),
+        ([("bm1", ""), ("bm1", ""), ("bm2", "")], 2),
+        ([("bm1", ""), ("bm1", ""), ("bm1", "7")], 1),
+    ],
+)
+def test_a_crowd_is_beside_each_other(nodes: list[tuple[str, str]], many: int) -> None:
+    """On other hosts they take nothing from each other; and where a job waits, it is for one."""
+    world = World()
+    for number, (host, job) in enumerate(nodes):
+        world.apply(ch.NodeManaged(starting(f"vn{number}", host, job)))
+    names = frozenset(f"vn{number}" for number in range(len(nodes)))
+    assert crowd_of(world, names) == many
+    assert crowd_of(world, names | {"bm1"}) == 0
+    paused = replace(starting("vn9", "bm1", ""), phase=Phase.PARKED)
+    world.apply(ch.NodeManaged(paused))
+    assert crowd_of(world, names | {"vn9"}) == 0
 
 
 @pytest.mark.parametrize(("took_s", "rest_s"), [(0.01, 0.03), (0.1, 0.2), (10.0, 0.5)])

@@ -44,8 +44,8 @@ class Readiness:
     retry_s: float = key(0.5, "Between two tries.")
     break_after: int = key(
         3,
-        "After this many failures in a row on one host, or of one image on any host, nothing "
-        "more is made there for rest_s; then a single try decides.",
+        "After this many failures in a row on one host, or of one image on any host, nothing more "
+        "is made there for rest_s. Then the host comes last and takes one at a time, until one is ready.",
     )
     rest_s: float = key(600.0, "How long nothing is made there after that.")
 
@@ -68,9 +68,9 @@ class Readiness:
 
         The image is to blame only when more than one host has failed with it.
         """
-        streak = streaks.get(name)
-        if streak is None or streak.count < self.break_after:
+        if not self.on_trial(streaks, name):
             return None
+        streak = streaks[name]
         if is_image_streak(name) and sum(host in streaks for host in hosts) < 2:
             return None
         if now_s >= streak.last_s + self.rest_s:
@@ -80,13 +80,9 @@ class Readiness:
             return because(Code.IMAGE_FAILS, count=streak.count, rest_s=self.rest_s, said=last)
         return because(Code.HOST_FAILS, host=name, count=streak.count, rest_s=self.rest_s, said=last)
 
-    def on_trial(self, streaks: Mapping[str, Streak]) -> frozenset[str]:
-        """Return the hosts that rest after failures in a row, or have rested and are not proven yet."""
-        return frozenset(
-            name
-            for name, streak in streaks.items()
-            if streak.count >= self.break_after and not is_image_streak(name)
-        )
+    def on_trial(self, streaks: Mapping[str, Streak], name: str) -> bool:
+        """Return True if so many failed in a row that a host (or image) rests, or has to prove itself."""
+        return name in streaks and streaks[name].count >= self.break_after
 
     def rest_ends_s(self, streaks: Mapping[str, Streak], now_s: float) -> float:
         """Return when the next rest is over; 0 for none."""

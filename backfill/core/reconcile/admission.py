@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
-from functools import partial
 
 from backfill.core.model.cluster import Node
 from backfill.core.model.fleet import CloneMethod, Flavour
@@ -272,8 +271,7 @@ def find_open_host(
     """Return the host for one more instance that may be begun now; or None, and why, for each host.
 
     `shortest_s`: the least time limit of the jobs that wait for it. `unfit` says why a host with room
-    is not for this one, if it is not. Hosts that have to prove themselves come last: with the most room, a
-    broken one would have each try to itself, and with it those that show whether an image is well.
+    is not for this one, if it is not.
     """
     policies = builder.policies
     builder.awaits(Topic.ROOM)
@@ -287,11 +285,4 @@ def find_open_host(
         return limit("cloning.per_min_per_host", most, host)
 
     pays_s = policies.gaps.pays_s(shortest_s)
-    find = partial(
-        find_host, builder.world, policies, pays_s, need=need, slow=slow if most or unfit else None
-    )
-    if on_trial := policies.readiness.on_trial(builder.world.streaks):
-        host, _ = find(skip=on_trial)
-        if host is not None:
-            return host, {}
-    return find()
+    return find_host(builder.world, policies, pays_s, need=need, slow=slow if most or unfit else None)

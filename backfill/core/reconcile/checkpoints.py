@@ -350,7 +350,7 @@ def place_elsewhere(builder: PlanBuilder, node: ManagedNode) -> None:
         return
     builder.awaits(Topic.ROOM)
     need = need_of(world, builder.policies, node)
-    target, why_not = find_host(world, builder.policies, 0.0, skip=(old,), need=need)
+    target, why_not = find_host(world, builder.policies, 0.0, skip=old, need=need)
     unseen = unplaced(builder)
     if target is None or unseen is not None:
         builder.refuse(node.name, Goal.MOVE, unseen or no_host(why_not.values()))

@@ -399,7 +399,7 @@ def _room_elsewhere(builder: PlanBuilder, node: ManagedNode) -> bool:
     if node.name in builder.world.closed or builder.budget_full():
         return False
     pays_s, need = builder.policies.gaps.return_pays_s, need_of(builder.world, builder.policies, node)
-    target, _ = find_host(builder.world, builder.policies, pays_s, skip=(node.host,), need=need)
+    target, _ = find_host(builder.world, builder.policies, pays_s, skip=node.host, need=need)
     return target is not None
 
 

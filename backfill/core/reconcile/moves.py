@@ -40,7 +40,7 @@ def whereto(builder: PlanBuilder, node: ManagedNode) -> str | NoMove:
         builder.world,
         builder.policies,
         builder.policies.gaps.return_pays_s,
-        skip=(node.host,),
+        skip=node.host,
         need=need,
         slow=fails,
     )

@@ -297,12 +297,13 @@ def _grow(builder: PlanBuilder, want: Want) -> bool:
 def _of_no_use(want: Want) -> str:
     """Say why not enough of the free CPUs are for jobs that lack some."""
     alone = [share for share in want.apart if share.exclusive]
+    free = f"({want.free} CPUs are free in all)"
+    if not alone:
+        return f"in one piece: no instance has enough left {free}"
     if len(alone) < len(want.apart):
-        some = ", some of them beside no other job" if alone else ""
-        return f"in one piece{some}: of {want.free} free ones no instance has enough left"
+        return f"some in one piece, some on empty instances: none has enough {free}"
     wide = any(share.nodes > 1 for share in alone)
-    empty = "too few are on empty instances" if wide else "none is on an empty instance"
-    return f"beside no other job: of {want.free} free ones {empty}"
+    return f"on empty instances: {'too few of these have' if wide else 'none of these has'} enough {free}"
 
 
 def _goal(want: Want) -> tuple[Goal, str]:
