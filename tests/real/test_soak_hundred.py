@@ -76,10 +76,11 @@ def settled(rig: DaemonRig, identity: str) -> dict[str, Any]:
     return rig.until(over, _ALL_S, f"{identity}, whole or given up")
 
 
-def nothing_is_left(rig: DaemonRig) -> None:
-    """No instance, no managed node, no node in Slurm."""
+def nothing_is_left(rig: DaemonRig, *failed: str) -> None:
+    """No instance, no node in Slurm, no managed node but the names that are known to have failed."""
     (host,) = rig.lab.hosts
-    rig.until(lambda: not rig.nodes(), _ALL_S, "the end of all members")
+    rig.until(lambda: rig.nodes().keys() == set(failed), _ALL_S, "the end of all members")
+    assert {node["phase"] for node in rig.nodes().values()} <= {"failed"}
     assert rig.domains() == {host: []}
     assert rig.node_states().keys() == {host}
 
@@ -196,4 +197,4 @@ def test_one_that_is_lost_leaves_none_of_the_hundred(rig: DaemonRig) -> None:
     failed = settled(rig, identity)
     assert failed["state"] == FleetState.FAILED
     assert victim in failed["reason"]
-    nothing_is_left(rig)
+    nothing_is_left(rig, victim)
