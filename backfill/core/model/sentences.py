@@ -273,7 +273,7 @@ _CODES: dict[Code, str | Callable[[Mapping[str, Any]], str]] = {
     ),
     Code.GUEST_ANSWERS: (
         "it has not answered Slurm for {silent_s:g} s, but its guest answers its hypervisor: "
-        "check the network between them"
+        "see whether slurmd runs in it, and the network between them"
     ),
     Code.BROKEN_NETWORK: (
         "{count} of {every} nodes are silent at once, more than liveness.at_most_percent allows "
