@@ -156,6 +156,7 @@ def find_host(
     """
     rooms, ask = rooms_of(world, policies), _ask(policies, pays_s, need)
     barred: dict[str, Reason] = {}
+    on_trial = partial(policies.readiness.on_trial, world.streaks)
 
     def is_open(found: Room) -> bool:
         host = found[0]
@@ -170,11 +171,11 @@ def find_host(
 
     if policies.placement.order is Order.RANDOM:
         every = [found for found in rooms.open(world, ask) if is_open(found)]
-        sound = [found for found in every if not policies.readiness.on_trial(world.streaks, found[0])]
+        sound = [found for found in every if not on_trial(found[0])]
         host = policies.placement.draw(sound or every) if every else None
     else:
         names = (name for name, left in rooms.preferred(world, ask) if is_open((name, left)))
-        host = _first(names, lambda name: policies.readiness.on_trial(world.streaks, name))
+        host = _first(names, on_trial)
     if host is not None:
         return host, {}
     closed_ = rooms.closed(world, ask)
