@@ -43,8 +43,8 @@ def without_nodes(managed: Managed) -> Managed:
 class ConfCluster:
     """Two bare-metal nodes and those of the managed file, as Slurm would see them.
 
-    `deaf`: Slurm does not answer; `ignores`: it does not notice what is in the file; `version`;
-    `raw`: more of its configuration; `gone`: nodes that it does not show.
+    `deaf`: Slurm does not answer; `deaf_at`: from this step on; `ignores`: it does not notice what
+    is in the file; `version`; `raw`: more of its configuration; `gone`: nodes that it does not show.
     """
 
     directory: Path
@@ -57,6 +57,7 @@ class ConfCluster:
     raw: dict[str, str] = field(default_factory=dict)
     gone: set[str] = field(default_factory=set)
     crash_at: str = ""
+    deaf_at: str = ""
     steps: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -82,6 +83,7 @@ class ConfCluster:
 
     def _at(self, step: str) -> None:
         self.steps.append(step)
+        self.deaf = self.deaf or step == self.deaf_at
         if step == self.crash_at:
             self.crash_at = ""
             raise CrashError(step)

@@ -124,6 +124,22 @@ def test_what_slurm_does_not_take_leaves_no_script(cluster: ConfCluster) -> None
     assert everything(cluster.conf.parent) == before
 
 
+def test_programs_stay_while_nobody_knows_what_slurm_has_read(cluster: ConfCluster) -> None:
+    """The reload was asked for, and slurmctld fell silent: it may call what the new lines name.
+
+    A program of slurmctld's that is not there fails every job's start.
+    """
+    cluster.deaf_at = "look"
+    with pytest.raises(RolledBackError, match=r"the old file is back .* but all is not well"):
+        hooks(cluster).install(plan(cluster), OLD, dry=False)
+    assert (cluster.directory / "hooks/prolog_slurmctld").exists()
+    cluster.deaf, cluster.deaf_at = False, ""
+    cluster.transactions.recover()
+    assert not section(cluster)
+    hooks(cluster).install(plan(cluster), OLD, dry=False)
+    assert Path(section(cluster)["PrologSlurmctld"]).exists()
+
+
 def test_a_script_that_the_site_replaced_is_the_sites(cluster: ConfCluster) -> None:
     """Status tells, another install merges the new one, removal leaves it alone."""
     script = cluster.conf.parent / "job_submit.lua"

@@ -6,6 +6,7 @@ import subprocess
 import tarfile
 from collections.abc import Mapping
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
@@ -75,6 +76,26 @@ def test_the_plugin_says_for_which_release_it_is(home: Path) -> None:
     assert (24 << 16 | 11 << 8 | 5).to_bytes(4, "little") in made.read_bytes()
     with pytest.raises(SpankError, match="there is no nocc here; install it"):
         build_plugin(made, SlurmVersion(24, 11, 5), "nocc")
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (subprocess.TimeoutExpired("cc", 60.0), "cc has not compiled .* within 60 s; is the machine busy"),
+        (PermissionError(13, "Permission denied"), "cc cannot be run: .*Permission denied"),
+    ],
+)
+def test_a_compiler_that_hangs_or_cannot_be_run_is_one_sentence(
+    home: Path, monkeypatch: pytest.MonkeyPatch, error: Exception, said: str
+) -> None:
+    def fails(*_: object, **__: object) -> NoReturn:
+        raise error
+
+    monkeypatch.setattr("backfill.drivers.slurm.spank.build.shutil.which", lambda _: "/usr/bin/cc")
+    monkeypatch.setattr("backfill.drivers.slurm.spank.build.subprocess.run", fails)
+    with pytest.raises(SpankError, match=said):
+        build_plugin(home / "vm.so", SlurmVersion(24, 11, 5), "cc")
+    assert not (home / "vm.so").exists()
 
 
 # What of Slurm the plugin uses. Each word is one of its options, as --name=value; after `:` come those of

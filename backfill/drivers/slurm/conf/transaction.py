@@ -112,6 +112,10 @@ class Transactions:
         """Raise UnreadableError for a damaged note, with which no change can begin."""
         self._note().read()
 
+    def unfinished(self) -> bool:
+        """Return True while it is not known which text slurmctld has read."""
+        return self._note().read() is not None
+
     # --- changing ------------------------------------------------------------------------------
 
     def apply(self, change: Change, *, dry: bool = True, force: bool = False) -> ApplyOutcome:

@@ -114,6 +114,8 @@ class Hooks:
                 self._script.install(self._rules(plan, version))
             return self._transactions.apply(lambda now: now.with_section(SECTION, pairs), dry=dry)
         except (DriverError, OSError):
+            if self._transactions.unfinished():
+                raise  # slurmctld may call them: without its program no job of the site starts
             if before != "merged":
                 self._script.remove()
             if fresh:

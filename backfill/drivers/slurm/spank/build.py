@@ -12,6 +12,7 @@ from pathlib import Path
 from backfill.core.model.cluster import SlurmVersion
 
 SOURCE = Path(__file__).with_name("plugin.c")
+_COMPILES_S = 60
 _RELEASE = re.compile(r"\b(\d{2})\.(\d{2})\.(\d+)")
 
 
@@ -36,9 +37,16 @@ def build_plugin(dest: Path, release: SlurmVersion, compiler: str = "gcc") -> No
     with tempfile.TemporaryDirectory(dir=dest.parent, prefix=".spank-") as scratch:
         made = Path(scratch, dest.name)
         argv = [compiler, "-shared", "-fPIC", "-O2", "-s", f"-DSLURM_VERSION_NUMBER={number}"]
-        done = subprocess.run(
-            [*argv, "-o", str(made), str(SOURCE)], capture_output=True, check=False, timeout=60
-        )
+        try:
+            done = subprocess.run(
+                [*argv, "-o", str(made), str(SOURCE)], capture_output=True, check=False, timeout=_COMPILES_S
+            )
+        except subprocess.TimeoutExpired as error:
+            raise SpankError(
+                f"{compiler} has not compiled {SOURCE} within {_COMPILES_S} s; is the machine busy? try again"
+            ) from error
+        except OSError as error:
+            raise SpankError(f"{compiler} cannot be run: {error}") from error
         if done.returncode != 0:
             said = done.stderr.decode("utf-8", "replace").strip().split("\n")[0][:200]
             raise SpankError(f"{compiler} cannot compile {SOURCE}: {said}")
