@@ -150,6 +150,23 @@ def test_a_command_names_the_note_and_not_the_policy_file(
     assert files(cluster) == before
 
 
+@pytest.mark.parametrize("words", [["apply"], ["rollback"], ["hooks", "remove"]])
+def test_a_command_names_a_note_that_cannot_be_read(
+    cluster: ConfCluster, words: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One line tells, with a status that is not taken for an answer."""
+    path = damaged(cluster, TORN)
+    path.unlink()
+    path.mkdir()
+    file = policy(cluster)
+    before = files(cluster)
+    assert main(["slurm", *words, "--json", "--config", str(file)]) == 65
+    shown = capsys.readouterr()
+    assert (shown.out, shown.err.count("\n")) == ("", 1)
+    assert shown.err.startswith(f"{path}: cannot use {path}: Is a directory")
+    assert files(cluster) == before
+
+
 @pytest.mark.parametrize("text", [TORN, EMPTY, ODD])
 def test_a_daemon_does_not_start_beside_a_damaged_note(
     cluster: ConfCluster, text: str, capsys: pytest.CaptureFixture[str]

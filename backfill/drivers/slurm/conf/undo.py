@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 from backfill.drivers.slurm.conf.files import remove_file, replace_file
 from backfill.drivers.slurm.conf.health import SlurmHealth
-from backfill.ports.errors import UnreadableError
+from backfill.ports.errors import UnreadableError, unreadable
 
 _Value = TypeVar("_Value")
 
@@ -64,12 +64,15 @@ class NoteFile:
     def read(self) -> Note | None:
         """Read the note of a transaction that has not ended; None when there is none.
 
-        UnreadableError: it is damaged, so that nobody knows what slurmctld has read and which way to go.
+        UnreadableError: it is damaged or cannot be read, so that nobody knows what slurmctld has read
+        and which way to go.
         """
         try:
             text = self._path.read_text("utf-8", "surrogateescape")
         except FileNotFoundError:
             return None
+        except OSError as error:
+            raise unreadable(str(self._path), error) from error
         try:
             return _parsed(text)
         except (TypeError, ValueError) as error:
