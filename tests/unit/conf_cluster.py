@@ -43,8 +43,9 @@ def without_nodes(managed: Managed) -> Managed:
 class ConfCluster:
     """Two bare-metal nodes and those of the managed file, as Slurm would see them.
 
-    `deaf`: Slurm does not answer; `deaf_at`: from this step on; `ignores`: it does not notice what
-    is in the file; `version`; `raw`: more of its configuration; `gone`: nodes that it does not show.
+    `deaf`: Slurm does not answer; `ignores`: it does not notice what is in the file; `version`;
+    `raw`: more of its configuration; `gone`: nodes that it does not show; `at`: what happens before a
+    step, by its name.
     """
 
     directory: Path
@@ -57,7 +58,7 @@ class ConfCluster:
     raw: dict[str, str] = field(default_factory=dict)
     gone: set[str] = field(default_factory=set)
     crash_at: str = ""
-    deaf_at: str = ""
+    at: dict[str, Callable[[], object]] = field(default_factory=dict)
     steps: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -83,7 +84,7 @@ class ConfCluster:
 
     def _at(self, step: str) -> None:
         self.steps.append(step)
-        self.deaf = self.deaf or step == self.deaf_at
+        self.at.get(step, lambda: None)()
         if step == self.crash_at:
             self.crash_at = ""
             raise CrashError(step)

@@ -124,20 +124,71 @@ def test_what_slurm_does_not_take_leaves_no_script(cluster: ConfCluster) -> None
     assert everything(cluster.conf.parent) == before
 
 
+def programs(cluster: ConfCluster) -> set[str]:
+    """Ours, and job_submit.lua."""
+    home = cluster.directory / "hooks"
+    there = {path.name for path in home.iterdir()} if home.exists() else set()
+    return there | {path.name for path in cluster.conf.parent.glob("job_submit.lua")}
+
+
 def test_programs_stay_while_nobody_knows_what_slurm_has_read(cluster: ConfCluster) -> None:
     """The reload was asked for, and slurmctld fell silent: it may call what the new lines name.
 
     A program of slurmctld's that is not there fails every job's start.
     """
-    cluster.deaf_at = "look"
+    wanted = plan(cluster, endpoint=f"unix:{cluster.directory}/socket")
+
+    def falls_silent() -> None:
+        cluster.deaf = True
+
+    cluster.at["look"] = falls_silent
     with pytest.raises(RolledBackError, match=r"the old file is back .* but all is not well"):
-        hooks(cluster).install(plan(cluster), OLD, dry=False)
-    assert (cluster.directory / "hooks/prolog_slurmctld").exists()
-    cluster.deaf, cluster.deaf_at = False, ""
+        hooks(cluster).install(wanted, OLD, dry=False)
+    there = programs(cluster)
+    assert {"prolog_slurmctld", "epilog_slurmctld", "arrival", "job_submit.lua"} <= there
+    cluster.deaf, cluster.at = False, {}
     cluster.transactions.recover()
     assert not section(cluster)
-    hooks(cluster).install(plan(cluster), OLD, dry=False)
-    assert Path(section(cluster)["PrologSlurmctld"]).exists()
+    assert hooks(cluster).status().problems == (
+        f"programs of ours are in {cluster.directory}/hooks, and slurm.conf names none of them; "
+        "run `backfill slurm hooks install` or `remove`",
+    )
+    hooks(cluster).remove(dry=False)
+    assert not programs(cluster)
+    assert not hooks(cluster).status().problems
+
+
+def install_in_vain(cluster: ConfCluster) -> None:
+    """Slurm has read the new lines, lost a node by that, and refused to read the old ones again."""
+
+    def reads_them() -> None:
+        cluster.raw |= section(cluster)
+        cluster.gone = {"bm2"}
+
+    def refuses() -> None:
+        cluster.tools.answer("scontrol reconfigure", err="invalid", status=1)
+
+    cluster.at |= {"look": reads_them, "write back": refuses}
+    with pytest.raises(RolledBackError, match=r"but all is not well: .*invalid"):
+        hooks(cluster).install(plan(cluster, endpoint=f"unix:{cluster.directory}/socket"), OLD, dry=False)
+    cluster.at.clear()
+
+
+def test_programs_stay_that_slurm_goes_on_calling(cluster: ConfCluster) -> None:
+    install_in_vain(cluster)
+    assert not section(cluster)
+    assert Path(cluster.raw["PrologSlurmctld"]).exists()
+    assert {"epilog_slurmctld", "arrival", "job_submit.lua"} <= programs(cluster)
+
+
+def test_what_an_earlier_try_has_left_goes_with_the_next_that_fails(cluster: ConfCluster) -> None:
+    """The script calls a program, and both go: by now slurmctld is known to call neither."""
+    install_in_vain(cluster)
+    cluster.raw.clear()
+    cluster.gone.clear()
+    with pytest.raises(RolledBackError):
+        hooks(cluster).install(plan(cluster, endpoint=f"unix:{cluster.directory}/socket"), OLD, dry=False)
+    assert not programs(cluster)
 
 
 def test_a_script_that_the_site_replaced_is_the_sites(cluster: ConfCluster) -> None:

@@ -9,6 +9,7 @@ import subprocess
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
@@ -230,6 +231,19 @@ def test_building_replaces_in_one_step_and_leaves_nothing_beside(tmp_path: Path)
     assert os.access(hook, os.X_OK)
     assert hook.read_bytes()[:4] == b"\x7fELF"
     assert build_hook(hook, "unix:/run/x", 1000, None, compiler="no-such-compiler") == hook
+    assert hook.read_text().startswith("#!/usr/bin/python3 -ISE\n")
+    assert os.listdir(tmp_path) == ["hook"]
+
+
+@pytest.mark.parametrize("error", [subprocess.TimeoutExpired("gcc", 60.0), PermissionError(13, "no")])
+def test_where_the_compiler_hangs_or_cannot_be_run_the_hook_is_in_python(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    def fails(*_: object, **__: object) -> NoReturn:
+        raise error
+
+    monkeypatch.setattr("backfill.drivers.slurm.hooks.build.subprocess.run", fails)
+    hook = build_hook(tmp_path / "hook", "unix:/run/x", 1000, None)
     assert hook.read_text().startswith("#!/usr/bin/python3 -ISE\n")
     assert os.listdir(tmp_path) == ["hook"]
 

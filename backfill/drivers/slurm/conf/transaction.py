@@ -113,7 +113,7 @@ class Transactions:
         self._note().read()
 
     def unfinished(self) -> bool:
-        """Return True while it is not known which text slurmctld has read."""
+        """Return True if a change was begun that has not ended: slurmctld may have read either text."""
         return self._note().read() is not None
 
     # --- changing ------------------------------------------------------------------------------

@@ -85,7 +85,10 @@ def _compile(compiler: str | None, made: Path, values: Mapping[str, str | int]) 
         return False
     defines = [f"-D{name}={json.dumps(value)}" for name, value in values.items()]
     argv = [compiler, "-static", "-Os", "-s", "-o", str(made), *defines, str(HOOK_SOURCE)]
-    return subprocess.run(argv, capture_output=True, check=False, timeout=60).returncode == 0
+    try:
+        return subprocess.run(argv, capture_output=True, check=False, timeout=60).returncode == 0
+    except (OSError, subprocess.TimeoutExpired):
+        return False
 
 
 def _check_endpoint(endpoint: str) -> None:

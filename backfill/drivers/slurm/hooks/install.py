@@ -12,7 +12,7 @@ from backfill.core.model.cluster import SlurmVersion
 from backfill.drivers.slurm.conf.files import read_or_empty, remove_file, replace_file
 from backfill.drivers.slurm.conf.managed import CLOUD_SECTION, Managed
 from backfill.drivers.slurm.conf.site import Site
-from backfill.drivers.slurm.conf.transaction import ApplyOutcome, Transactions
+from backfill.drivers.slurm.conf.transaction import ApplyOutcome, RolledBackError, Transactions
 from backfill.drivers.slurm.hooks.build import HookError, build_hook
 from backfill.drivers.slurm.hooks.machines_lua import MachineGate
 from backfill.drivers.slurm.hooks.submit_lua import Gate, SubmitRules, SubmitScript
@@ -113,10 +113,10 @@ class Hooks:
             if plan.scripted:
                 self._script.install(self._rules(plan, version))
             return self._transactions.apply(lambda now: now.with_section(SECTION, pairs), dry=dry)
-        except (DriverError, OSError):
-            if self._transactions.unfinished():
-                raise  # slurmctld may call them: without its program no job of the site starts
-            if before != "merged":
+        except (DriverError, OSError) as error:
+            if self._may_be_called(error):
+                raise  # without its program no job of the site starts
+            if fresh or before != "merged":
                 self._script.remove()
             if fresh:
                 self._remove_programs()
@@ -140,6 +140,18 @@ class Hooks:
         self._remove_programs()
         return replace(outcome, notes=(*outcome.notes, told)) if told else outcome
 
+    def _may_be_called(self, error: Exception) -> bool:
+        """Return True unless it is certain that slurmctld has not taken in what names our programs."""
+        if self._transactions.unfinished():
+            return True
+        if not isinstance(error, RolledBackError):
+            return False  # nothing was written
+        try:
+            settings = self._transactions.slurm.settings()
+        except DriverError:
+            return True
+        return any(str(self._directory) in value for value in settings.raw.values())
+
     def _remove_programs(self) -> None:
         kept = self._transactions.current().section(CLOUD_SECTION)
         power = () if kept else (_ARRIVAL, POWER)
@@ -160,6 +172,11 @@ class Hooks:
         ]
         if pairs:
             problems += self._changes_of_the_site(self._transactions.site())
+        elif any((self._directory / name).exists() for name in _NAMES):
+            problems.append(
+                f"programs of ours are in {self._directory}, and slurm.conf names none of them; "
+                "run `backfill slurm hooks install` or `remove`"
+            )
         script = self._script.state
         if script != "merged" and any(key == "JobSubmitPlugins" for key, _ in pairs):
             problems.append("job_submit.lua is not ours any more; run `backfill slurm hooks install`")
