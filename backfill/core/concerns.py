@@ -22,6 +22,7 @@ from backfill.core.queue import (
     SUPPLY,
     Entity,
     Kind,
+    Marks,
     Topic,
     WorkQueue,
 )
@@ -34,10 +35,12 @@ _PILOTS = frozenset({"SubmitPilot", "WithdrawPilot", "TellPilot"})
 
 
 class Concerns:
-    """Marks whom a change of the world concerns. `World.apply` tells it what has changed."""
+    """Finds whom a change of the world concerns. `World.apply` tells it what has changed, and has the queue
+    take what was found."""
 
     def __init__(self, world: World) -> None:
         self._world = world
+        self.marks = Marks()  # that are found, until the queue takes them
 
     @property
     def _queue(self) -> WorkQueue:
@@ -60,7 +63,7 @@ class Concerns:
             self._mark_fleets()
         if came_or_went:
             self._mark_if_silent()
-            self._queue.happened(Topic.SILENCE)
+            self.marks.topics.add(Topic.SILENCE)
             self._name_moved(name)
 
     def memory_counted(self) -> None:
@@ -74,44 +77,42 @@ class Concerns:
         self._mark_if_silent(name)
 
     def _mark_node(self, name: str) -> None:
-        self._queue.mark_nodes((name,))
+        self.marks.nodes.append(name)
         if self._world.claims:
             for job_id in self._world.claim_index.at(name):
-                self._queue.mark(Entity(Kind.CLAIM, job_id))
+                self.marks.entities.append(Entity(Kind.CLAIM, job_id))
 
     def _mark_if_silent(self, name: str = "") -> None:
         """Nodes are set down by those that are silent: by this one, or by all of them."""
         silent = self._world.silent
         if silent and (not name or name in silent):
-            self._queue.mark(LIVENESS)
+            self.marks.entities.append(LIVENESS)
 
     def _name_moved(self, name: str) -> None:
-        if self._queue.free_names is not None:
-            self._queue.free_names.names.touch(name)
+        self.marks.names.append(name)
 
     def _mark_budget(self) -> None:
         if self._queue.budgets:
-            self._queue.mark(BUDGET)
+            self.marks.entities.append(BUDGET)
 
     def _mark_fleets(self) -> None:
         if self._world.fleets:
-            self._queue.mark(FLEETS)
+            self.marks.entities.append(FLEETS)
 
     def host_moved(self, host: str) -> None:
         """Something about a host, or on it, is different: that concerns all who use its room."""
-        world, queue = self._world, self._queue
-        queue.mark_nodes(world.fleet.all_names_on(host))
+        world, marks = self._world, self.marks
+        marks.nodes.extend(world.fleet.all_names_on(host))
         if world.machines:
             for job_id in {world.managed[name].job for name in world.fleet.names_on(host)}:
-                queue.mark_nodes(self._members(job_id))  # they stand still and go on together
+                marks.nodes.extend(self._members(job_id))  # they stand still and go on together
         self._mark_claims(host, waiting=True)
         known = world.hosts.get(host)
-        if known is not None and known.parents is not None and (queue.cloning or world.fleets):
-            queue.mark(Entity(Kind.PARENTS, host))
+        if known is not None and known.parents is not None and (self._queue.cloning or world.fleets):
+            marks.entities.append(Entity(Kind.PARENTS, host))
         if host in world.burst:
             self._mark_scale()
-        if queue.rooms is not None:
-            queue.rooms.hosts.touch(host)
+        marks.hosts.append(host)
 
     def _mark_claims(self, host: str, *, waiting: bool = False) -> None:
         """Claims on the host; or those that wait for its room: no others ask what of ours is there."""
@@ -119,7 +120,7 @@ class Concerns:
             return
         for job_id in self._world.claim_index.on(host):
             if not waiting or self._world.claims[job_id].waiting:
-                self._queue.mark(Entity(Kind.CLAIM, job_id))
+                self.marks.entities.append(Entity(Kind.CLAIM, job_id))
 
     def host_seen(self, host: str) -> None:
         """Mark whom a host concerns that looks different: if it is new, its instances count from now on."""
@@ -128,7 +129,7 @@ class Concerns:
         self._mark_scale()
         self._mark_fleets()
         self._mark_if_silent()
-        self._queue.happened(Topic.REMOVALS)
+        self.marks.topics.add(Topic.REMOVALS)
 
     def all_machines_moved(self) -> None:
         """Mark all jobs with machines of their own: what hosts can ever carry is different."""
@@ -154,15 +155,15 @@ class Concerns:
         nodes = {name for one in (before, after) if one is not None for name in one.nodes}
         for name in nodes:
             self._jobs_moved_on(name)
-        self._queue.mark_nodes(world.fleet.holders(job.id))
+        self.marks.nodes.extend(world.fleet.holders(job.id))
         for job_id in {job.id, str(job.raw_id)}:
             if job_id in world.claims:
-                self._queue.mark(Entity(Kind.CLAIM, job_id))
+                self.marks.entities.append(Entity(Kind.CLAIM, job_id))
         if job.id in world.machines:
             self._mark_machines(job.id)
         waited = any(one is not None and one.state is JobState.PENDING for one in (before, after))
         if waited or job.id in world.job_index.active_asking:
-            self._queue.mark(NEW_MACHINES)
+            self.marks.entities.append(NEW_MACHINES)
         if ours := any(name in world.managed for name in nodes):
             self._mark_budget()
         if waited or ours or slot_of_name(job.name) is not None:  # what only has a pilot's name is in its way
@@ -184,7 +185,7 @@ class Concerns:
 
     def claim_moved(self, job_id: str, hosts: Iterable[str]) -> None:
         """Mark whom a claim concerns: a job has got hosts, or the claim is answered or over."""
-        self._queue.mark(Entity(Kind.CLAIM, job_id))
+        self.marks.entities.append(Entity(Kind.CLAIM, job_id))
         if job_id in self._world.machines:
             self._mark_machines(job_id)
         for host in hosts:
@@ -211,31 +212,31 @@ class Concerns:
         if old is not new:
             self._name_moved(node.name)
             self._mark_budget()
-            self._queue.happened(Topic.BOOTS)
+            self.marks.topics.add(Topic.BOOTS)
         if (old in ON_CPU) is not (new in ON_CPU) or (old is Phase.MOVING) is not (new is Phase.MOVING):
-            self._queue.happened(Topic.ON_CPU)
+            self.marks.topics.add(Topic.ON_CPU)
         if old in (Phase.REMOVING, Phase.DRAINING) and old is not new:
-            self._queue.happened(Topic.REMOVALS)
+            self.marks.topics.add(Topic.REMOVALS)
         if before is not None and checkpointed(before):
-            self._queue.happened(Topic.CHECKPOINTS)
+            self.marks.topics.add(Topic.CHECKPOINTS)
 
     def _companions_moved(self, node: ManagedNode) -> None:
         """Nodes that share a job with it, or the order of a checkpoint, look at it."""
         world = self._world
         if node.order is not None:
-            self._queue.mark_nodes(name for name in node.order.members if name in world.managed)
+            self.marks.nodes.extend(name for name in node.order.members if name in world.managed)
         self._mark_fellows(node.name)
         for held in node.held:
-            self._queue.mark_nodes(world.fleet.holders(held.id))
+            self.marks.nodes.extend(world.fleet.holders(held.id))
         if node.job:
             self._mark_machines(node.job)
-            self._queue.happened(Topic.BOOTS)  # it may have done its part
+            self.marks.topics.add(Topic.BOOTS)  # it may have done its part
 
     def _mark_fellows(self, name: str) -> None:
         """Mark the nodes of ours that share a job with the node of this name, whoever's that is."""
         for job in self._world.jobs_on(name):
             if len(job.nodes) > 1:
-                self._queue.mark_nodes(fellow for fellow in job.nodes if fellow in self._world.managed)
+                self.marks.nodes.extend(fellow for fellow in job.nodes if fellow in self._world.managed)
 
     def call_moved(self, kind: str, name: str, host: str) -> None:
         """Mark whom a call about a node or a host concerns: it was begun, or is over."""
@@ -243,11 +244,11 @@ class Concerns:
         self.mark_name(name)
         if name in world.machines:
             self._mark_machines(name)
-            self._queue.mark_nodes(self._members(name))
+            self.marks.nodes.extend(self._members(name))
             self._booting_counts_anew(self._members(name))
         if name in world.hosts:
             self.host_moved(name)
-            self._queue.happened(Topic.BOOTS)
+            self.marks.topics.add(Topic.BOOTS)
         if host:
             self.host_moved(host)
         node = world.managed.get(name)
@@ -261,9 +262,9 @@ class Concerns:
 
     def _mark_by_kind(self, kind: str) -> None:
         if kind == "SuspendInstance":
-            self._queue.happened(Topic.DISK)
+            self.marks.topics.add(Topic.DISK)
         if kind in _PILOTS:
-            self._queue.mark(SUPPLY)
+            self.marks.entities.append(SUPPLY)
 
     def machines_moved(self, job_id: str, before: JobMachines | None, after: JobMachines | None) -> None:
         """Mark whom a job's own machines concern: its other components, and those that wait for their turn.
@@ -276,24 +277,22 @@ class Concerns:
             self._mark_machines(other.job)
         old, new = (None if one is None else (one.fleet, one.waits) for one in (before, after))
         if old != new:
-            self._queue.happened(Topic.TURN)
+            self.marks.topics.add(Topic.TURN)
         if before is not None and before.fleet and (after is None or not after.fleet):
             for waiting in index.waiting_of(before.user):
                 self._mark_machines(waiting)
-        self._queue.mark(NEW_MACHINES)
-        self._queue.mark_nodes(self._members(job_id))
+        self.marks.entities.append(NEW_MACHINES)
+        self.marks.nodes.extend(self._members(job_id))
         self._mark_fleets()
         self._mark_scale()
 
     def _booting_counts_anew(self, names: Iterable[str]) -> None:
         """Mark who may boot, or not, as a job's own machines wait for their fellows, or no longer do."""
-        if self._queue.rooms is not None:
-            for name in names:
-                self._queue.rooms.hosts.touch(self._world.managed[name].host)
-        self._queue.happened(Topic.BOOTS)
+        self.marks.hosts.extend(self._world.managed[name].host for name in names)
+        self.marks.topics.add(Topic.BOOTS)
 
     def _mark_machines(self, job_id: str) -> None:
-        self._queue.mark(Entity(Kind.MACHINES, job_id))
+        self.marks.entities.append(Entity(Kind.MACHINES, job_id))
 
     def _members(self, job_id: str) -> list[str]:
         own = self._world.machines.get(job_id)
@@ -304,9 +303,9 @@ class Concerns:
         """Mark whom an order of a fleet concerns that is new, further or over; a job's own has its id."""
         if job_id in self._world.machines:
             self._mark_machines(job_id)
-        self._queue.mark(FLEETS)
+        self.marks.entities.append(FLEETS)
         self._mark_scale()
-        self._queue.mark_nodes(name for name in members if name in self._world.managed)
+        self.marks.nodes.extend(name for name in members if name in self._world.managed)
 
     def outcome_doubted(self, name: str, hosts: Iterable[str]) -> None:
         """Mark who waits for room: where an instance is has become uncertain, or certain again."""
@@ -315,12 +314,12 @@ class Concerns:
             self.host_moved(host)
         for claim in self._world.claims.values():
             if claim.waiting:
-                self._queue.mark(Entity(Kind.CLAIM, claim.job_id))
+                self.marks.entities.append(Entity(Kind.CLAIM, claim.job_id))
 
     def _mark_scale(self) -> None:
         """How many instances, and how many pilots for them, there should be."""
-        self._queue.mark(SCALE)
+        self.marks.entities.append(SCALE)
         if self._queue.promised or self._world.fleet.count_in(Phase.PARKED):
-            self._queue.mark(PROMISES)
+            self.marks.entities.append(PROMISES)
         if self._queue.supplies:
-            self._queue.mark(SUPPLY)
+            self.marks.entities.append(SUPPLY)

@@ -11,6 +11,7 @@ from collections.abc import Collection, Iterable, Iterator
 from dataclasses import fields, replace
 from heapq import heappop, heappush
 from operator import attrgetter
+from typing import TYPE_CHECKING
 
 from backfill.core.model import changes as ch
 from backfill.core.model.cluster import Job, JobState, Node
@@ -20,7 +21,9 @@ from backfill.core.policies.demand import for_room
 from backfill.core.policies.spread import Order
 from backfill.core.policies.victims import Extent, Prefer
 from backfill.core.policy import PolicySet
-from backfill.core.world import World
+
+if TYPE_CHECKING:
+    from backfill.core.world import World
 
 # Two pictures of a job in which all of this is equal may lead to no other decision, unless it is
 # by `priority` or `reason`, which have rules of their own. Nobody decides by the planned start.

@@ -21,12 +21,13 @@ def follow(
     """
     if before is None or before.phase is after.phase:
         return ()
+    failed = before.phase is Phase.BOOTING and after.phase is Phase.REMOVING and after.fail
+    if not (failed or after.phase is Phase.READY):
+        return ()
     names = (after.host, image_streak(after.image))
-    if after.phase is Phase.READY:
+    if not failed:
         shown = names[: _SHOWS.get(before.phase, 0)]
         return tuple(name for name in shown if streaks.pop(name, None) is not None)
-    if not (before.phase is Phase.BOOTING and after.phase is Phase.REMOVING and after.fail):
-        return ()
     for name in names:
         count = streaks[name].count + 1 if name in streaks else 1
         streaks[name] = Streak(count, now_s, after.reason)

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from backfill.core.model.lifecycle import Phase
 from backfill.core.policy import PolicySet
 from backfill.core.queue import Touched
-from backfill.core.world import World
+
+if TYPE_CHECKING:
+    from backfill.core.world import World
 
 # Whose records may not keep the name from being used anew.
 _MAY_BE_FREE = (Phase.FAILED, Phase.GIVEN_UP, Phase.REMOVING)

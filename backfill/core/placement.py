@@ -6,7 +6,7 @@ from bisect import bisect_left, insort
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from functools import partial
 from math import inf, nextafter
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from backfill.core.model.cluster import Node, NodeBase, end_s
 from backfill.core.model.lifecycle import ABSENT, ManagedNode, Phase
@@ -28,7 +28,9 @@ from backfill.core.room import (
     places_ever,
     room,
 )
-from backfill.core.world import World
+
+if TYPE_CHECKING:
+    from backfill.core.world import World
 
 # In Slurm's long words. PLANNED is among them only where it is not known for when.
 _POWER_FLAGS = frozenset({"POWER_DOWN", "POWERING_DOWN", "POWERED_DOWN", "POWERING_UP"})
@@ -244,7 +246,7 @@ class Rooms:
         self.hosts = Touched()
         self.until_s = inf  # until then time changes nothing
         self._place = {host: place for place, host in enumerate(policies.hosts)}
-        self._news = False  # since somebody asked
+        self.has_news = False  # since somebody asked
         # Who asked what is not kept any more: each host, and when time alone may make a difference about it.
         self._unkept: dict[str, float] = {}
         self._looks: dict[Ask, dict[str, Look]] = {}  # by what is asked of a host
@@ -316,18 +318,13 @@ class Rooms:
         places = self._openings.places_on(world, want, self.policies.hosts)
         return [_ANY_NUMBER if many is None else many for many in places]
 
-    @property
-    def may_have_news(self) -> bool:
-        """Return True if somebody may find another room somewhere than when `news` was asked before."""
-        return self._news or bool(self.hosts.touched)
-
     def news(self, world: World) -> bool:
         """Return True if somebody may find another room somewhere than when this was asked before.
 
         From now on these count as told: whoever waits for room asks anew.
         """
         self._refresh(world)
-        news, self._news = self._news, False
+        news, self.has_news = self.has_news, False
         if news:
             self._unkept.clear()
         return news
@@ -337,17 +334,17 @@ class Rooms:
         if not self.hosts.touched:
             return
         hosts = self.hosts.taken()
-        self._news = self._news or not hosts.isdisjoint(self._unkept)
+        self.has_news = self.has_news or not hosts.isdisjoint(self._unkept)
         for ask, looks in self._looks.items():
             for host in hosts & looks.keys():
                 old, (new, rank) = looks[host], self._look(world, ask, host)
                 looks[host] = new
-                self._news = self._news or old[0] != new[0]
+                self.has_news = self.has_news or old[0] != new[0]
                 self.until_s = min(self.until_s, new[1])
                 self._sort(ask, host, rank)
                 (self._serving[ask].add if _serves(new) else self._serving[ask].discard)(host)
         news, until_s = self._openings.look_again(world, hosts)
-        self._news, self.until_s = self._news or news, min(self.until_s, until_s)
+        self.has_news, self.until_s = self.has_news or news, min(self.until_s, until_s)
 
     def _look(self, world: World, ask: Ask, host: str) -> tuple[Look, Rank | None]:
         """Return what is found on the host, and its rank if it has room."""

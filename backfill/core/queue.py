@@ -91,10 +91,10 @@ class Touched:
         self.touched: set[str] = set(names)
         self._tried: set[str] = set()  # touched by the plan that is being made
 
-    def touch(self, name: str) -> None:
-        """Something about it has changed."""
-        self.touched.add(name)
-        self._tried.add(name)
+    def touch(self, *names: str) -> None:
+        """Something about them has changed."""
+        self.touched.update(names)
+        self._tried.update(names)
 
     def begin(self) -> None:
         """From now on what is changed is tentative."""
@@ -108,6 +108,19 @@ class Touched:
         """All of it, which counts as looked at from now on."""
         names, self.touched = self.touched, set()
         return names
+
+
+class Marks:
+    """What is to be marked because of a change, until `WorkQueue.take` does it."""
+
+    __slots__ = ("entities", "hosts", "names", "nodes", "topics")
+
+    def __init__(self) -> None:
+        self.entities: list[Entity] = []
+        self.nodes: list[str] = []  # names
+        self.topics: set[Topic] = set()  # that have happened
+        self.hosts: list[str] = []  # on which new instances may find another room
+        self.names: list[str] = []  # that may be free for new instances, or not any more
 
 
 _ASIDE_S = 60.0
@@ -182,6 +195,29 @@ class WorkQueue:
         """Mark the nodes of several names."""
         for name in names:
             self.mark(self._nodes.get(name) or self._of_node(name))
+
+    def take(self, marks: Marks) -> None:
+        """Mark all that a change concerns, and leave nothing of it there."""
+        if marks.nodes:
+            self.mark_nodes(marks.nodes)
+            marks.nodes.clear()
+        if marks.entities:
+            for entity in marks.entities:
+                self.mark(entity)
+            marks.entities.clear()
+        for topic in marks.topics:
+            self.happened(topic)
+        marks.topics.clear()
+        if marks.hosts or marks.names:
+            self._touch(marks)
+
+    def _touch(self, marks: Marks) -> None:
+        if self.rooms is not None:
+            self.rooms.hosts.touch(*marks.hosts)
+        if self.free_names is not None:
+            self.free_names.names.touch(*marks.names)
+        marks.hosts.clear()
+        marks.names.clear()
 
     def _of_node(self, name: str) -> Entity:
         """Return a node's entity: named so often that making it each time would count."""
@@ -260,7 +296,7 @@ class WorkQueue:
         rooms = self.rooms
         while True:
             # Who waits for room is marked before its turn comes.
-            if rooms is not None and rooms.may_have_news and self._is_turn_of(Topic.ROOM):
+            if rooms is not None and (rooms.has_news or rooms.hosts.touched) and self._is_turn_of(Topic.ROOM):
                 self._look_at_rooms(rooms)
             self._mark_awaiting()
             entity = self._pop()

@@ -66,6 +66,7 @@ class World(Picture):
         if take is None:
             raise TypeError(f"not a change: {change!r}")
         take(self, change)
+        self.queue.take(self.concerns.marks)
 
     def _newer(self, kind: str, name: str, seen_s: float) -> bool:
         """Return True if a reading begun at `seen_s` is news about the subject, and remember it."""

@@ -12,7 +12,7 @@ from backfill.core.model.quantities import NOTHING, Resources
 from backfill.core.model.readiness import image_streak
 from backfill.core.model.refusals import Code, Reason, because, limit
 from backfill.core.names import names_of
-from backfill.core.picture import waits_for_fellows
+from backfill.core.picture import Picture, waits_for_fellows
 from backfill.core.placement import find_host
 from backfill.core.policies.demand import Asked, JobShare, Need
 from backfill.core.policies.limits import Limits
@@ -21,7 +21,6 @@ from backfill.core.queue import Topic
 from backfill.core.reconcile.builder import PlanBuilder
 from backfill.core.remainders import Offering, Remainders, whole
 from backfill.core.room import NOTHING_MORE, NodeNeed
-from backfill.core.world import World
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +89,10 @@ def unheard_nodes(builder: PlanBuilder) -> frozenset[str]:
 
 
 def wants(
-    world: World, policies: PolicySet, kinds: Mapping[Asked, tuple[Need, str]], unheard: Collection[str] = ()
+    world: Picture,
+    policies: PolicySet,
+    kinds: Mapping[Asked, tuple[Need, str]],
+    unheard: Collection[str] = (),
 ) -> list[Want]:
     """One for each kind that is asked for, the jobs that take any last. `unheard`: nodes that get none."""
     ready, booted = world.ready, whole(policies.instances.flavour)
@@ -118,12 +120,12 @@ def _want(policies: PolicySet, asked: Asked, need: Need, owner: str, left: Remai
 _PRESENT = tuple(phase for phase in Phase if phase not in ABSENT)
 
 
-def present(world: World) -> int:
+def present(world: Picture) -> int:
     """Count our nodes of which there is an instance, or will be."""
     return world.fleet.count_in(*_PRESENT)
 
 
-def may_create(world: World, limits: Limits) -> Reason | None:
+def may_create(world: Picture, limits: Limits) -> Reason | None:
     """Return why no further instance, or parent of clones, may be made now, if none may."""
     if present(world) >= limits.max_instances:
         return limit("limits.max_instances", limits.max_instances)
@@ -134,7 +136,7 @@ def may_create(world: World, limits: Limits) -> Reason | None:
     return None
 
 
-def _booting_now(world: World, enough: int) -> int:
+def _booting_now(world: Picture, enough: int) -> int:
     """Count what boots, parents included; looked at closely only from `enough` on.
 
     A job's own machine that only waits for its fellows does not boot: they could not begin otherwise.

@@ -30,7 +30,7 @@ from backfill.core.model.refusals import (
     call_failed,
     refusal,
 )
-from backfill.core.picture import barred, stale
+from backfill.core.picture import Picture, barred, stale
 from backfill.core.policies.budgets import Of
 from backfill.core.policies.ladder import Ladder, RungRule
 from backfill.core.policy import PolicySet
@@ -403,7 +403,7 @@ def tell_requeued(builder: PlanBuilder, node: ManagedNode) -> None:
         tell(builder, node, (job.id,), text)
 
 
-def maintenance_s(world: World, host: str) -> float | None:
+def maintenance_s(world: Picture, host: str) -> float | None:
     """Return when the host's next maintenance begins or began; None: none is known."""
     known = world.hosts.get(host)
     node = world.nodes.get(known.node) if known is not None and known.node else None
@@ -415,7 +415,7 @@ def ladder_of(policies: PolicySet, node: ManagedNode) -> Ladder:
     return policies.ladder_of(node.stopping.workload)
 
 
-def present_rung(world: World, policies: PolicySet, node: ManagedNode) -> RungRule:
+def present_rung(world: Picture, policies: PolicySet, node: ManagedNode) -> RungRule:
     """Return the present rung of a node: one that would start its jobs anew spares the protected."""
     stop = node.stopping
     rule = policies.ladder_of(stop.workload).present(stop.rung, stop.kind)
@@ -433,7 +433,7 @@ def present_rung(world: World, policies: PolicySet, node: ManagedNode) -> RungRu
 # --- budgets -------------------------------------------------------------------------------------
 
 
-def most_instances(world: World, policies: PolicySet) -> int | None:
+def most_instances(world: Picture, policies: PolicySet) -> int | None:
     """Return how many instances may be at work now by the budgets; None: they do not say."""
     if not policies.budgets.windows:
         return None
@@ -441,13 +441,13 @@ def most_instances(world: World, policies: PolicySet) -> int | None:
     return policies.budgets.ceiling(Of.INSTANCES, _whole(policies), clock_s)
 
 
-def budgets_change_s(world: World, policies: PolicySet) -> float:
+def budgets_change_s(world: Picture, policies: PolicySet) -> float:
     """Return when a budget begins or ceases to hold next, in our time; 0: never."""
     at_s = policies.budgets.changes_s(world.clock_s)
     return 0.0 if at_s is None else at_s + world.ahead_s
 
 
-def budget_lifts_s(world: World, policies: PolicySet) -> float | None:
+def budget_lifts_s(world: Picture, policies: PolicySet) -> float | None:
     """Return when the budgets allow more instances at work than now, in our time; None: not known."""
     at_s = policies.budgets.lifts_s(Of.INSTANCES, _whole(policies), world.clock_s)
     return None if at_s is None else at_s + world.ahead_s
@@ -457,12 +457,12 @@ def _whole(policies: PolicySet) -> int:
     return min(policies.limits.max_instances, len(policies.instances.names))
 
 
-def on_cpu(world: World) -> int:
+def on_cpu(world: Picture) -> int:
     """Return how many instances are at work, or about to be."""
     return world.fleet.count_in(*ON_CPU)
 
 
-def removals(world: World, host: str, *phases: Phase) -> int:
+def removals(world: Picture, host: str, *phases: Phase) -> int:
     """Return how many that go, in these phases, hold up the next one on a host.
 
     What waits for a host that does not answer, or for a job, may do so for days: it is in the way only
@@ -475,7 +475,7 @@ def removals(world: World, host: str, *phases: Phase) -> int:
     return sum(1 for m, waiting in zip(going, waits, strict=True) if not waiting and answers(world, m.host))
 
 
-def answers(world: World, host: str) -> bool:
+def answers(world: Picture, host: str) -> bool:
     """Return True if the host was read, and could be read when that was last tried."""
     known = world.hosts.get(host)
     return known is not None and known.reachable

@@ -21,7 +21,7 @@ from backfill.core.placement import find_host
 from backfill.core.queue import Topic
 from backfill.core.reconcile.admission import unplaced
 from backfill.core.reconcile.builder import PlanBuilder, Progress, failed_suspends, kept_in_memory, suspend
-from backfill.core.reconcile.condemn import condemn, forget_lost, lost_with, work_on
+from backfill.core.reconcile.condemn import condemn, forget_lost, work_on
 from backfill.core.room import need_of
 
 # So many tries to write memory before all go on without it; and, once a fellow has been replaced, so many
@@ -287,7 +287,7 @@ def _fail(builder: PlanBuilder, order: CheckpointOrder, fellows: Sequence[Manage
 
 def _untouched(builder: PlanBuilder, fellows: Sequence[ManagedNode]) -> bool:
     """Return True if all can go on as they were."""
-    lost = any(awaits_state(one) or lost_with(builder, one.host) for one in fellows)
+    lost = any(awaits_state(one) or builder.world.lost(one.host) for one in fellows)
     return not lost and not any(_in_place(one) or builder.world.busy(one.name) for one in fellows)
 
 

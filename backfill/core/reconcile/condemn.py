@@ -334,11 +334,6 @@ def lost(builder: PlanBuilder, node: ManagedNode, instance: Instance | None) -> 
     return True
 
 
-def lost_with(builder: PlanBuilder, host: str) -> bool:
-    """Return True if nothing is on the host any more: it is silent, and people say that it is off."""
-    return builder.world.lost(host)
-
-
 def awaited(builder: PlanBuilder, node: ManagedNode) -> Reason | None:
     """Return which silent host has to be read before it is known whether a call that failed has acted."""
     doubt = builder.world.doubts.get(node.name)
@@ -354,7 +349,7 @@ def forget_lost(builder: PlanBuilder, node: ManagedNode) -> bool:
     world = builder.world
     for host in node.hosts:
         seen_s = world.seen_s("instance", f"{host}/{node.name}")
-        if lost_with(builder, host) and seen_s < node.since_s:
+        if builder.world.lost(host) and seen_s < node.since_s:
             reason = f"{host} is off for good: {world.off[host]}"
             builder.do(
                 DeleteInstance(

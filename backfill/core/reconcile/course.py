@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import inf
+from typing import TYPE_CHECKING
 
 from backfill.core.model.actions import (
     DriverAction,
@@ -37,7 +38,9 @@ from backfill.core.reconcile.builder import PlanBuilder, Progress, budget_lifts_
 from backfill.core.reconcile.held_jobs import marked_in, stop_told_in, unrecorded
 from backfill.core.reconcile.pressure import capacity, hold_back, wanted_on, why_taken
 from backfill.core.room import need_of
-from backfill.core.world import World
+
+if TYPE_CHECKING:
+    from backfill.core.world import World
 
 # Rungs on which the work is in the host's memory, which no work on the host itself leaves alone.
 _IN_MEMORY = (Rung.THROTTLE, Rung.PAUSE)
@@ -265,9 +268,8 @@ def holds(builder: PlanBuilder, node: ManagedNode) -> bool:
     return hold_back(builder, node) in (Progress.BEGUN, Progress.RUNNING)
 
 
-def rung_s(builder: PlanBuilder, node: ManagedNode, instance: Instance) -> float:
-    """Return how long its rung may take: it may have been held back for a moment before its first one."""
-    rule, stop = builder.rule(node), node.stopping
+def rung_s(rule: RungRule, stop: NodeStop, instance: Instance) -> float:
+    """Return how long a rung may take: it may have been held back for a moment before its first one."""
     waited = instance.throttled and stop.rung == stop.first and rule.rung is not Rung.THROTTLE
     return rule.within_s + (WORD_S if waited else 0.0)
 

@@ -11,10 +11,10 @@ from backfill.core.model.fleet import Instance, InstanceState
 from backfill.core.model.lifecycle import ManagedNode, Phase
 from backfill.core.model.operations import HostAllocation
 from backfill.core.model.refusals import Code, Goal, Reason, Words, because, call_failed
+from backfill.core.picture import Picture
 from backfill.core.queue import Topic
 from backfill.core.reconcile.builder import PlanBuilder, Progress
 from backfill.core.room import no_memory, own_loan, room
-from backfill.core.world import World
 
 _HOLD = f"{HoldDevices.__name__}:"
 _CALLS = (_HOLD, f"{PlugDevices.__name__}:")
@@ -144,7 +144,7 @@ def lacking(builder: PlanBuilder, name: str, claim: HostAllocation) -> Reason | 
     return because(Code.NO_DEVICES_YET, node=name, device=rule.name, said=_said(world, name))
 
 
-def _said(world: World, name: str) -> Words:
+def _said(world: Picture, name: str) -> Words:
     problems = [o.problem for o in world.calls.all_of(name) if o.key.startswith(_CALLS)]
     return Words(problems[-1] if problems else "")
 

@@ -170,7 +170,7 @@ def _without_instance(builder: PlanBuilder, node: ManagedNode) -> None:
 def _take_rung(builder: PlanBuilder, node: ManagedNode, instance: Instance) -> None:
     """Ask for the present rung; when it fails or takes too long, take the next one."""
     rule, stop = builder.rule(node), node.stopping
-    overdue = builder.overdue(stop.since_s, rung_s(builder, node, instance))
+    overdue = builder.overdue(stop.since_s, rung_s(rule, stop, instance))
     if builder.barred:
         _stop_unwritten(builder, node, rule.rung)
         return

@@ -33,6 +33,7 @@ from backfill.core.reconcile.builder import PlanBuilder, Progress, members, remo
 from backfill.core.reconcile.condemn import clear
 from backfill.core.reconcile.orders import (
     all_begun,
+    comes_first,
     free_names,
     image_of_order,
     in_turn,
@@ -42,7 +43,6 @@ from backfill.core.reconcile.orders import (
 from backfill.core.reconcile.own_machines import places_in
 from backfill.core.reconcile.pressure import why_taken
 from backfill.core.reconcile.retries import keep_failed_name
-from backfill.core.reconcile.turns import comes_first
 from backfill.core.room import host_full, numa_full, own_loan, places_now, room
 
 

@@ -18,7 +18,7 @@ from backfill.core.model.machine_request import render
 from backfill.core.model.plan import SetFleet, SetMachines
 from backfill.core.model.refusals import Code, Goal, Reason, because
 from backfill.core.model.sentences import sentence
-from backfill.core.picture import met
+from backfill.core.picture import Picture, met
 from backfill.core.policies.own_machines import Hopeless
 from backfill.core.policy import PolicySet
 from backfill.core.queue import Topic
@@ -34,7 +34,6 @@ from backfill.core.reconcile.own_machines import (
     share,
     too_many_now,
 )
-from backfill.core.world import World
 
 _HELD = "JobHeldAdmin"
 _TAKEN = (EvictionCause.JOB, EvictionCause.MAINTENANCE, EvictionCause.OPERATOR, EvictionCause.BUDGET)
@@ -43,7 +42,7 @@ _TAKEN = (EvictionCause.JOB, EvictionCause.MAINTENANCE, EvictionCause.OPERATOR, 
 PLAIN = MachineRequest()  # what a job wants that says nothing of its machines
 
 
-def _partitions(world: World, policies: PolicySet) -> list[str]:
+def _partitions(world: Picture, policies: PolicySet) -> list[str]:
     """Partitions in which jobs may wait that ask."""
     named = {*policies.priorities.low, *policies.own_machines.partitions}
     if policies.priorities.low_qos:

@@ -16,15 +16,16 @@ from backfill.core.reconcile.builder import PlanBuilder, kept_in_memory, ladder_
 from backfill.core.reconcile.course import in_vain, likely_to_end, may_end
 from backfill.core.reconcile.orders import (
     all_begun,
+    comes_first,
     free_names,
     image_of_order,
     in_turn,
+    lacks_room,
     may_have,
     need_of_member,
     places_on,
 )
 from backfill.core.reconcile.pressure import is_free_for
-from backfill.core.reconcile.turns import comes_first, lacks_room
 from backfill.core.room import NOTHING_MORE, NodeNeed, forbidden, need_of, places_now, room
 
 # So likely one of them ends in time: no more nodes than that are closed to new jobs.

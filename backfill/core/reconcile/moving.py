@@ -71,9 +71,10 @@ def _too_slow(builder: PlanBuilder, node: ManagedNode) -> bool:
         return False
     if not builder.taken_from(node):
         return False
-    if not builder.overdue(node.stopping.since_s, rung_s(builder, node, instance)):
+    rule, stop = builder.rule(node), node.stopping
+    if not builder.overdue(stop.since_s, rung_s(rule, stop, instance)):
         return False  # earlier tries are part of the rung's time
-    why, after = not_worked(builder, node, builder.rule(node).within_s), rule_after(builder, node).rung
+    why, after = not_worked(builder, node, rule.within_s), rule_after(builder, node).rung
     stop = replace(next_rung(builder, node), target=None)
     reason = f"the move to {node.target} is too slow: {why}; next rung: {after}"
     builder.become(node, Phase.EVICTING, reason, stop=stop)

@@ -12,10 +12,9 @@ from backfill.core.model.actions import TellJob
 from backfill.core.model.cluster import OUR_REASON, Job, JobState
 from backfill.core.model.refusals import Aside, Code, Goal, Reason, Refusal, because
 from backfill.core.model.sentences import sentence
-from backfill.core.picture import stale
+from backfill.core.picture import Picture, stale
 from backfill.core.policy import PolicySet
 from backfill.core.reconcile.scaling import waiting_low
-from backfill.core.world import World
 
 _LONGEST = 300
 
@@ -30,7 +29,7 @@ class Told:
 
 
 def tell_waiting(
-    world: World, policies: PolicySet, refusals: Sequence[Refusal], told: Mapping[str, Told]
+    world: Picture, policies: PolicySet, refusals: Sequence[Refusal], told: Mapping[str, Told]
 ) -> tuple[list[TellJob], dict[str, Told]]:
     """Return the sentences for this minute, and what all who still wait have been told then.
 
@@ -58,7 +57,7 @@ def tell_waiting(
 
 
 def _told_now(
-    world: World, policies: PolicySet, refusals: Sequence[Refusal], told: Mapping[str, Told], most: int
+    world: Picture, policies: PolicySet, refusals: Sequence[Refusal], told: Mapping[str, Told], most: int
 ) -> tuple[list[TellJob], dict[str, Told]]:
     """Return the sentences for those who wait, `most` at most."""
     notice = policies.notice
@@ -87,7 +86,7 @@ def _told_now(
     return words, kept
 
 
-def _begun_of(world: World, told: Mapping[str, Told]) -> list[str]:
+def _begun_of(world: Picture, told: Mapping[str, Told]) -> list[str]:
     """Return those who were told that they wait and have begun; of an array, any task."""
     if not told:
         return []
@@ -109,7 +108,7 @@ def _sentence(clock_s: float, reason: str) -> str:
     return f"{OUR_REASON} as of {at} it waits: {reason}"[:_LONGEST]
 
 
-def _patient(world: World, policies: PolicySet) -> dict[str, Job]:
+def _patient(world: Picture, policies: PolicySet) -> dict[str, Job]:
     """Return jobs that have waited for room long enough, by the id under which Slurm is to be told.
 
     Tasks that still wait together are one record of Slurm's, named by the array's number; naming a

@@ -15,14 +15,13 @@ from backfill.core.model.job_machines import JobMachines, MachinesState
 from backfill.core.model.lifecycle import ManagedNode, Phase
 from backfill.core.model.refusals import Code, Reason, because, limit, no_host
 from backfill.core.names import names_of
-from backfill.core.picture import named
+from backfill.core.picture import Picture, named
 from backfill.core.placement import rooms_of
 from backfill.core.policy import PolicySet
 from backfill.core.queue import Topic
 from backfill.core.reconcile.builder import PlanBuilder, members
 from backfill.core.reconcile.pressure import is_free_for
 from backfill.core.room import never, own_need, own_network
-from backfill.core.world import World
 
 # --- which jobs, in which order ------------------------------------------------------------------
 
@@ -34,7 +33,7 @@ def asks(policies: PolicySet, job: Job) -> bool:
     return policies.own_machines.asks(job, low=by_qos or job.partition in priorities.low)
 
 
-def kinds_waiting(world: World, policies: PolicySet) -> Iterator[tuple[Job, Collection[str]]]:
+def kinds_waiting(world: Picture, policies: PolicySet) -> Iterator[tuple[Job, Collection[str]]]:
     """Pending jobs that count as low, a whole kind at a time: the queue may be very long."""
     priorities = policies.priorities
     kinds = world.job_index.kinds_pending(priorities.low)

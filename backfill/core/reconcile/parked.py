@@ -13,6 +13,7 @@ from backfill.core.model.fleet import STILL, Instance, InstanceState
 from backfill.core.model.lifecycle import Cause, HeldJob, ManagedNode, Phase, Rung, Way, unwoken
 from backfill.core.model.refusals import Code, Goal, Reason, Words, because
 from backfill.core.model.sentences import sentence
+from backfill.core.picture import Picture
 from backfill.core.placement import closed, free_again_s, too_short
 from backfill.core.policies.gaps import late
 from backfill.core.policies.ladder import RungRule
@@ -58,7 +59,6 @@ from backfill.core.reconcile.own_machines import kept_off
 from backfill.core.reconcile.pressure import has_room_beside, is_free_for, only_claimed, stop_where_wanted
 from backfill.core.reconcile.reasons import drained_for_long, most_drained_s
 from backfill.core.room import crowded
-from backfill.core.world import World
 
 
 def step_parked(builder: PlanBuilder, node: ManagedNode) -> None:
@@ -291,7 +291,7 @@ def put_off_until(builder: PlanBuilder, node: ManagedNode) -> Reason | None:
     return because(Code.CAME_TO_NOTHING, times=returns, wait_s=wait_s, said=Words(node.reason))
 
 
-def _free_since_s(world: World, host: str) -> float:
+def _free_since_s(world: Picture, host: str) -> float:
     """Return since when the host's own node is as free as it is now; 0 for a host without one."""
     known = world.hosts.get(host)
     if known is None or known.node is None:

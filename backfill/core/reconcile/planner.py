@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from functools import partial
+from typing import TYPE_CHECKING
 
 from backfill.core.model.cluster import NodeBase
 from backfill.core.model.fleet import Instance, InstanceState
@@ -14,12 +15,12 @@ from backfill.core.model.quantities import NOTHING
 from backfill.core.model.refusals import Code, Goal, Reason, Words, because
 from backfill.core.model.sentences import sentences
 from backfill.core.names import names_of
+from backfill.core.picture import Picture
 from backfill.core.placement import rooms_of
 from backfill.core.policy import PolicySet, Proof
 from backfill.core.queue import Kind, Topic, WorkQueue
 from backfill.core.reconcile.booting import step_booting
 from backfill.core.reconcile.builder import MOST_STEPS, PlanBuilder, budgets_change_s
-from backfill.core.reconcile.condemn import lost_with
 from backfill.core.reconcile.devices import lacking
 from backfill.core.reconcile.evicting import step_evicting, step_lost, step_throttled
 from backfill.core.reconcile.fleets import makes_parents, plan_fleets, step_parents
@@ -37,7 +38,9 @@ from backfill.core.reconcile.returning import step_returning
 from backfill.core.reconcile.scaling import plan_scale
 from backfill.core.reconcile.sparing import SetAside, Sparing, StepsFailedError
 from backfill.core.reconcile.supplying import plan_supply
-from backfill.core.world import World
+
+if TYPE_CHECKING:
+    from backfill.core.world import World
 
 _GIVEN = (NodeBase.ALLOCATED, NodeBase.MIXED)
 
@@ -162,6 +165,7 @@ def _note_stale(world: World, policies: PolicySet) -> None:
     queue.all_fresh_until_s = min((read_s for read_s, _ in read), default=world.now_s) + after_s
     for host in stale | queue.stale:
         world.concerns.host_seen(host)
+    queue.take(world.concerns.marks)
     queue.stale = stale
 
 
@@ -258,7 +262,7 @@ def _step(builder: PlanBuilder, node: ManagedNode, places: list[Instance], *, bo
         if host not in world.hosts:
             _unknown(builder, node, host)
             return  # where it is, or whether it has arrived, cannot be known
-    if lost_with(builder, node.host) and node.phase not in (Phase.MOVING, Phase.REMOVING):
+    if world.lost(node.host) and node.phase not in (Phase.MOVING, Phase.REMOVING):
         step_lost(builder, node)
         return
     aside = node.phase in _ASIDE
@@ -369,20 +373,20 @@ def _left(builder: PlanBuilder, claim: HostAllocation) -> tuple[str, ...]:
     return tuple(host for host in others if _shown_without(builder.world, nodes[host], claim))
 
 
-def _shown_without(world: World, node: str, claim: HostAllocation) -> bool:
+def _shown_without(world: Picture, node: str, claim: HostAllocation) -> bool:
     """Return True if Slurm, asked after the claim was made, shows that its job is not on the node."""
     if world.node_read_s(node) <= claim.since_s or _is_on(world, node, claim):
         return False
     return not _torn(world, node)
 
 
-def _is_on(world: World, node: str, claim: HostAllocation) -> bool:
+def _is_on(world: Picture, node: str, claim: HostAllocation) -> bool:
     """Return True if Slurm shows the job of the claim on the node."""
     # A hook knows an array task or a component of a heterogeneous job by its raw number only.
     return any(claim.job_id in (job.id, str(job.raw_id)) for job in world.jobs_on(node))
 
 
-def _torn(world: World, node: str) -> bool:
+def _torn(world: Picture, node: str) -> bool:
     """Return True if what Slurm does not show there means nothing now: it is just not believed, it
     does not show the node either, or it shows that as given away and nobody to whom, as while it
     reads its own state."""
@@ -442,7 +446,7 @@ def _unsure(builder: PlanBuilder, host: str) -> Reason | None:
     return None
 
 
-def _may_carry(world: World, host: str) -> bool:
+def _may_carry(world: Picture, host: str) -> bool:
     """Return True if an instance was seen there, or is there by our books."""
     # One that is being removed may still be there; one whose removal has ended is not.
     ours = (m for m in world.fleet.managed_on(host) if m.phase not in OVER)

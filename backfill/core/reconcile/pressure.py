@@ -12,13 +12,13 @@ from backfill.core.model.lifecycle import ABSENT, ManagedNode, Phase, Rung
 from backfill.core.model.operations import HostAllocation
 from backfill.core.model.quantities import NOTHING, Resources
 from backfill.core.model.refusals import Code, Goal, Reason, Words, because
+from backfill.core.picture import Picture
 from backfill.core.policies.budgets import Of
 from backfill.core.policies.limits import Limits
 from backfill.core.policies.victims import Candidate, Extent
 from backfill.core.policy import PolicySet, Proof
 from backfill.core.reconcile.builder import PlanBuilder, Progress, most_instances, on_cpu
 from backfill.core.room import room
-from backfill.core.world import World
 
 _STEADY = (Phase.READY, Phase.DRAINING)
 
@@ -31,7 +31,7 @@ _TOGETHER = (Phase.EVICTING, Phase.PARKED, Phase.RETURNING)
 _PATIENCE = 0.5
 
 
-def leavers(world: World, policies: PolicySet, host: str) -> frozenset[str] | None:
+def leavers(world: Picture, policies: PolicySet, host: str) -> frozenset[str] | None:
     """Return names of the steady nodes that must leave a host given to a job; None: every one of them.
 
     Empty while a job's hook has spoken and Slurm has not shown yet how much the job got.
@@ -54,7 +54,7 @@ def leavers(world: World, policies: PolicySet, host: str) -> frozenset[str] | No
     return frozenset(policies.victims.choose(candidates, need, world.now_s))
 
 
-def wanted_on(world: World, policies: PolicySet, host: str) -> Resources | None:
+def wanted_on(world: Picture, policies: PolicySet, host: str) -> Resources | None:
     """Return what the jobs that hold a host's node got there; None: Slurm has not shown it yet.
 
     A job of which Slurm shows no memory may use all of it (`--mem=0`, or a site where Slurm counts
@@ -73,7 +73,7 @@ def wanted_on(world: World, policies: PolicySet, host: str) -> Resources | None:
     return got
 
 
-def _unshown(world: World, host: str) -> list[HostAllocation]:
+def _unshown(world: Picture, host: str) -> list[HostAllocation]:
     """Return the claims on a host whose jobs Slurm does not show on its node yet."""
     own = world.hosts[host].node
     holders = world.jobs_on(own) if own is not None else []
@@ -90,7 +90,7 @@ def _got(node: Node, holders: Iterable[Job]) -> Resources:
     return Resources(max(cpus, node.cpus_allocated), memory_mb)
 
 
-def fits_beside(world: World, policies: PolicySet, host: str) -> bool:
+def fits_beside(world: Picture, policies: PolicySet, host: str) -> bool:
     """Return True if what runs on a host leaves the jobs that got it all that they got there."""
     if policies.victims.extent is Extent.HOST:
         return False
@@ -100,7 +100,7 @@ def fits_beside(world: World, policies: PolicySet, host: str) -> bool:
     return in_use(world, policies, host).fits(capacity(world.hosts[host], policies.limits) - wanted)
 
 
-def in_use(world: World, policies: PolicySet, host: str) -> Resources:
+def in_use(world: Picture, policies: PolicySet, host: str) -> Resources:
     """Return what instances that are no part of a job's own take of a host, as far as that has to be free."""
     there = [i for i in world.fleet.instances_on(host) if not within(world, i)]
     cpus = sum(i.resources.cpus for i in there if i.occupies_cpu)
@@ -109,19 +109,19 @@ def in_use(world: World, policies: PolicySet, host: str) -> Resources:
     return Resources(cpus, sum(i.resources.memory_mb for i in there if i.occupies_memory))
 
 
-def within(world: World, instance: Instance) -> bool:
+def within(world: Picture, instance: Instance) -> bool:
     """Return True if an instance is part of what a job got that has its host, and takes nothing besides."""
     node = world.managed.get(instance.name)
     ours = node is not None and instance.tag.generation == node.generation and instance.host == node.host
     return ours and node is not None and world.surely_inside(node)
 
 
-def _waited_enough(world: World, policies: PolicySet, host: str) -> bool:
+def _waited_enough(world: Picture, policies: PolicySet, host: str) -> bool:
     """Return True if a claim on the host has waited so long for Slurm's word that all must leave."""
     return host in world.closed or world.now_s >= decided_s(world, policies, host)
 
 
-def decided_s(world: World, policies: PolicySet, host: str) -> float:
+def decided_s(world: Picture, policies: PolicySet, host: str) -> float:
     """Return when to stop waiting for Slurm's word on the claims of a host that it has not shown yet."""
     since_s = min((claim.since_s for claim in _unshown(world, host)), default=0.0)
     return since_s + _PATIENCE * policies.answer_within_s
@@ -132,7 +132,7 @@ def capacity(host: Host, limits: Limits) -> Resources:
     return host.capacity - Resources(limits.keep_cpus, limits.keep_memory_mb)
 
 
-def candidate(world: World, policies: PolicySet, node: ManagedNode) -> Candidate:
+def candidate(world: Picture, policies: PolicySet, node: ManagedNode) -> Candidate:
     """One managed node as a possible victim."""
     jobs = [j for j in world.jobs_on(node.name) if j.active]
     instance = world.instances.get((node.host, node.name))
@@ -219,12 +219,12 @@ def has_room_beside(builder: PlanBuilder, node: ManagedNode) -> bool:
     return sum((policies.instances.flavour_of(m).resources for m in fellows), NOTHING).fits(left)
 
 
-def _memory_unknown(world: World, host: Host) -> bool:
+def _memory_unknown(world: Picture, host: Host) -> bool:
     """Return True if a job on the host's own node may use more memory than Slurm shows."""
     return host.node is not None and any(job.memory_mb == 0 for job in world.jobs_on(host.node))
 
 
-def most_disruptions(world: World, policies: PolicySet) -> int | None:
+def most_disruptions(world: Picture, policies: PolicySet) -> int | None:
     """Return how many may be on their way out of our own accord; None: the budgets do not say."""
     if not policies.budgets.windows:
         return None
@@ -233,7 +233,7 @@ def most_disruptions(world: World, policies: PolicySet) -> int | None:
     return policies.budgets.ceiling(Of.DISRUPTIONS, present, clock_s)
 
 
-def above_budget(world: World, policies: PolicySet) -> frozenset[str]:
+def above_budget(world: Picture, policies: PolicySet) -> frozenset[str]:
     """Return names of the nodes that must leave because a budget allows fewer now: first those that boot."""
     most = most_instances(world, policies)
     if most is None:

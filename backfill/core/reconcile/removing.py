@@ -20,7 +20,6 @@ from backfill.core.reconcile.condemn import (
     end_for_good,
     forget_lost,
     forgotten,
-    lost_with,
     permit,
     reachable,
     requeue_of,
@@ -170,7 +169,7 @@ def _not_destroyed(builder: PlanBuilder, node: ManagedNode) -> bool:
 
     They may be odd, and its room would be given to others: so its hypervisor is asked for it alone.
     """
-    if builder.world.destroyed_here(node.name, node.generation) or lost_with(builder, node.host):
+    if builder.world.destroyed_here(node.name, node.generation) or builder.world.lost(node.host):
         return False
     return builder.do(_delete_at(builder, node, node.host, last_words=False)) is not Progress.FINAL
 
@@ -194,7 +193,7 @@ def _unsure(builder: PlanBuilder, node: ManagedNode) -> Reason | None:
     world = builder.world
     for name in node.hosts:
         host = world.hosts[name]
-        if lost_with(builder, name):
+        if builder.world.lost(name):
             continue
         if not host.reachable:
             return because(Code.MAY_BE_THERE, host=name, said=Words(host.problem))
@@ -230,7 +229,7 @@ def _leave_slurm(builder: PlanBuilder, node: ManagedNode) -> None:
 def _give_back(builder: PlanBuilder, node: ManagedNode, job: Job) -> None:
     """Let a job whose copy is destroyed start anew, or end it where its owner forbade that."""
     reason = f"its instance is gone: {node.reason}"
-    host = "" if lost_with(builder, node.host) else node.host
+    host = "" if builder.world.lost(node.host) else node.host
     if node.condemned is not None and node.condemned.cause is Cause.PATIENCE:
         end_for_good(builder, node, job, reason, host)
         return

@@ -148,14 +148,20 @@ def _is_used(builder: PlanBuilder, name: str, node: ManagedNode | None) -> bool:
     return bool(builder.world.places_of(name)) or (node is None and name in builder.world.nodes)
 
 
-def tell_hopeless(builder: PlanBuilder) -> None:
-    """Say of which names a person has to free them, whether an instance is wanted now or not."""
+def look_at_given_up(builder: PlanBuilder) -> bool:
+    """Say of which names a person has to free them, whether an instance is wanted now or not.
+
+    True: of some it is noted that others have proven themselves since, and the next step goes on.
+    """
+    if _clear_names(builder):
+        return True
     for node in _given_up(builder):
         if _hopeless(builder, node):
             _refuse(builder, node)
+    return False
 
 
-def clear_names(builder: PlanBuilder) -> bool:
+def _clear_names(builder: PlanBuilder) -> bool:
     """Note of names that were given up that others have proven themselves since; True: there were some.
 
     It is in their records, because those who have are removed one day, and their proof with them.

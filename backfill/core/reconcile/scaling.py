@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from backfill.core.model.cluster import Job
 from backfill.core.model.lifecycle import ManagedNode, NodeStop, Phase
 from backfill.core.model.plan import SetNode
 from backfill.core.model.refusals import Code, Goal, Reason, Refusal, because, limit, refusal
+from backfill.core.picture import Picture
 from backfill.core.policies.demand import Asked, Need, QueueNeeds
 from backfill.core.policy import PolicySet
 from backfill.core.reconcile.admission import (
@@ -24,14 +26,16 @@ from backfill.core.reconcile.admission import (
 from backfill.core.reconcile.builder import PlanBuilder, answers, budgets_change_s, removals
 from backfill.core.reconcile.condemn import clear
 from backfill.core.reconcile.making_room import idle_for_own, idle_for_stopped, none_left_for_new
+from backfill.core.reconcile.orders import first_of_all, lacks_room
 from backfill.core.reconcile.own_machines import asks, kinds_waiting
 from backfill.core.reconcile.pressure import most_disruptions
 from backfill.core.reconcile.reasons import asked_back, beyond_room
-from backfill.core.reconcile.retries import clear_names, failing, free_slot, tell_hopeless
-from backfill.core.reconcile.turns import first_of_all, lacks_room
+from backfill.core.reconcile.retries import failing, free_slot, look_at_given_up
 from backfill.core.room import NodeNeed, crowded
 from backfill.core.tables import Making
-from backfill.core.world import World
+
+if TYPE_CHECKING:
+    from backfill.core.world import World
 
 
 def plan_scale(builder: PlanBuilder) -> None:
@@ -39,9 +43,8 @@ def plan_scale(builder: PlanBuilder) -> None:
     policies = builder.policies
     if builder.blind:
         return
-    if clear_names(builder):
+    if look_at_given_up(builder):
         return  # the next step goes on
-    tell_hopeless(builder)
     _reclaim(builder)
     leave = set[str]()  # names of those that are let go: whyever, all count for the same limits
     _let_forgotten_go(builder, leave)
@@ -81,6 +84,8 @@ def _let_forgotten_go(builder: PlanBuilder, leave: set[str]) -> None:
     They take no job that waits, and their reservation ends with them. One whose owner comes stays.
     """
     world, policies = builder.world, builder.policies
+    if not world.ready.kept:
+        return
     private, forgotten = policies.environments.private, []
     for node in (world.managed[name] for name in sorted(world.ready.kept)):
         stays = not node.found or node.job or image_of(policies, node) in private
@@ -158,7 +163,7 @@ def _needs(world: World, policies: PolicySet) -> QueueNeeds:
     return queue.needs
 
 
-def _alike(world: World, policies: PolicySet) -> dict[Asked, tuple[Need, str]]:
+def _alike(world: Picture, policies: PolicySet) -> dict[Asked, tuple[Need, str]]:
     """Count where nobody is left out and every job takes any instance."""
     waiting = kinds_waiting(world, policies)
     return {("", ""): (policies.demand.need_of(waiting, policies.instances.flavour, world.now_s), "")}
@@ -190,25 +195,25 @@ def _left_out(
     )
 
 
-def _at_work(world: World) -> list[Job]:
+def _at_work(world: Picture) -> list[Job]:
     """Return the jobs that are at work on nodes of ours."""
     there = [name for name in world.managed if world.job_index.any_on(name)]
     return list({j.id: j for name in there for j in world.jobs_on(name) if j.active}.values())
 
 
-def _next_begin_s(policies: PolicySet, world: World) -> float:
+def _next_begin_s(policies: PolicySet, world: Picture) -> float:
     """Return when a job that waits for its time begins to count; infinite where none does."""
     return policies.demand.next_begin_s(kinds_waiting(world, policies), world.now_s)
 
 
-def waiting_low(world: World, policies: PolicySet) -> Iterator[Job]:
+def waiting_low(world: Picture, policies: PolicySet) -> Iterator[Job]:
     """Pending jobs that count as low, by their partition or QOS, and get no machines of their own."""
     for job in _waiting_low(world, policies):
         if not asks(policies, job):
             yield job
 
 
-def _waiting_low(world: World, policies: PolicySet) -> Iterator[Job]:
+def _waiting_low(world: Picture, policies: PolicySet) -> Iterator[Job]:
     priorities = policies.priorities
     yield from world.job_index.pending(priorities.low)
     if priorities.low_qos:
@@ -217,7 +222,7 @@ def _waiting_low(world: World, policies: PolicySet) -> Iterator[Job]:
 
 
 def _admitted(
-    world: World, policies: PolicySet, running: Iterable[Job], refused: dict[str, Reason]
+    world: Picture, policies: PolicySet, running: Iterable[Job], refused: dict[str, Reason]
 ) -> Iterable[Job]:
     """Return waiting jobs that catalogue and quotas let count; the others go into `refused`.
 
