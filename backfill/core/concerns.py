@@ -20,15 +20,15 @@ from backfill.core.queue import (
     PROMISES,
     SCALE,
     SUPPLY,
+    ChangeMarks,
     Entity,
     Kind,
-    Marks,
     Topic,
     WorkQueue,
 )
 
 if TYPE_CHECKING:
-    from backfill.core.world import World
+    from backfill.core.picture import Picture
 
 # Kinds of calls after which pilots count differently.
 _PILOTS = frozenset({"SubmitPilot", "WithdrawPilot", "TellPilot"})
@@ -38,9 +38,9 @@ class Concerns:
     """Finds whom a change of the world concerns. `World.apply` tells it what has changed, and has the queue
     take what was found."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: Picture) -> None:
         self._world = world
-        self.marks = Marks()  # that are found, until the queue takes them
+        self.marks = ChangeMarks()  # found, and not yet taken by the queue
 
     @property
     def _queue(self) -> WorkQueue:

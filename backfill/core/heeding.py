@@ -23,7 +23,7 @@ from backfill.core.policies.victims import Extent, Prefer
 from backfill.core.policy import PolicySet
 
 if TYPE_CHECKING:
-    from backfill.core.world import World
+    from backfill.core.picture import Picture
 
 # Two pictures of a job in which all of this is equal may lead to no other decision, unless it is
 # by `priority` or `reason`, which have rules of their own. Nobody decides by the planned start.
@@ -33,7 +33,7 @@ _SAME = attrgetter(*(f.name for f in fields(Job) if f.compare and f.name not in 
 class Heed:
     """Knows what was told already. Ask `news` right after the world took a change."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: Picture) -> None:
         self._world = world
         self._jobs: dict[str, Job] = {}  # as told; a job that was told once is told until its end
         self._nodes: dict[str, Node] = {}

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from backfill.core.model.cluster import Job, JobState
 from backfill.core.model.lifecycle import ManagedNode, Phase
 from backfill.core.model.measures import Habits, RunTimes
 from backfill.core.model.readiness import Streak, image_streak
-from backfill.core.picture import Picture
+
+if TYPE_CHECKING:
+    from backfill.core.picture import Picture
 
 # A boot shows that host and image are well; a return the host alone; what was only drained shows nothing.
 _SHOWS = {Phase.BOOTING: 2, Phase.RETURNING: 1}

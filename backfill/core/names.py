@@ -4,14 +4,11 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 from backfill.core.model.lifecycle import Phase
+from backfill.core.picture import Picture
 from backfill.core.policy import PolicySet
 from backfill.core.queue import Touched
-
-if TYPE_CHECKING:
-    from backfill.core.world import World
 
 # Whose records may not keep the name from being used anew.
 _MAY_BE_FREE = (Phase.FAILED, Phase.GIVEN_UP, Phase.REMOVING)
@@ -42,18 +39,18 @@ class Names:
             self._meant[kind] = frozenset(name for name in self._place if not reserved(name, image, network))
         return self._meant[kind]
 
-    def free(self, world: World) -> Iterator[tuple[str, str]]:
+    def free(self, world: Picture) -> Iterator[tuple[str, str]]:
         """Yield names that may be free, with their addresses, in the order of the policy file: those
         that are in no use, and those of nodes that have failed or are just being removed."""
         self._refresh(world)
         return (self._pairs[place] for place in self._open)
 
-    def strays(self, world: World) -> set[str]:
+    def strays(self, world: Picture) -> set[str]:
         """Return names of Slurm's nodes that no record of ours has."""
         self._refresh(world)
         return self._strays
 
-    def _refresh(self, world: World) -> None:
+    def _refresh(self, world: Picture) -> None:
         if not self.names.touched:
             return
         for place in sorted(self._place[name] for name in self.names.taken() & self._place.keys()):
@@ -69,7 +66,7 @@ class Names:
             (self._strays.add if node is None and there else self._strays.discard)(name)
 
 
-def names_of(world: World, policies: PolicySet) -> Names:
+def names_of(world: Picture, policies: PolicySet) -> Names:
     """Return the names of these policies, as far as they may be free."""
     names = world.queue.free_names
     if names is None or names.policies is not policies:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
 
+from backfill.core.learning import Owners
 from backfill.core.machine_index import MachineIndex
 from backfill.core.model.clock import Move
 from backfill.core.model.cluster import Job, JobState, Node
@@ -16,10 +17,13 @@ from backfill.core.model.quantities import WriteRate
 from backfill.core.model.readiness import Streak
 from backfill.core.model.refusals import Code, Reason, Words, because
 from backfill.core.policies.limits import Limits
+from backfill.core.queue import WorkQueue
 from backfill.core.remainders import ReadyIndex
 from backfill.core.tables import Bag, CallIndex, ClaimIndex, FleetIndex, Table, UndoLog
 
 _TOMBSTONE_S = 120.0
+# Slurm tells when a job began in whole seconds.
+_SURELY_LATER_S = 2.0
 
 
 # What demand asks of a waiting job: jobs of which all of this is equal count alike.
@@ -160,7 +164,10 @@ def _asks(job: Job) -> bool:
 
 
 class Picture:
-    """What is known now, to be read. Nobody but `World.apply` changes it."""
+    """What is known now, to be read: nobody but `World.apply` changes it.
+
+    With its work queue, in which whoever reads may mark and keep what the next plan needs.
+    """
 
     def __init__(self) -> None:
         self.now_s = 0.0  # our time, which does not jump when somebody sets the machine's clock
@@ -169,6 +176,8 @@ class Picture:
         self.time_moves: tuple[Move, ...] = ()  # where our time of one daemon is not the next one's
         self.away = (0.0, 0.0)  # from when at the earliest there was no daemon, and when this one began
         self.undo = UndoLog()
+        # What has to be looked at, and what plans keep for the next one; what is learnt of owners of jobs.
+        self.queue, self.owners = WorkQueue(self), Owners()
         self.nodes: dict[str, Node] = {}
         self.silent: dict[str, float] = {}  # nodes that do not answer Slurm, and since when
         self.job_index = JobIndex()
@@ -185,8 +194,7 @@ class Picture:
         self.claims: Mapping[str, HostAllocation] = self.claim_index.claims
         self.calls = CallIndex(self.undo)
         self.operations: Mapping[str, Operation] = self.calls.operations
-        self.sources: dict[str, Source] = {}
-        self.odd: set[str] = set()  # sources that show what is not believed
+        self.sources, self.odd = dict[str, Source](), set[str]()  # odd: that show what is not believed
         self.barred: dict[str, str] = {}  # by what we are kept from acting, and why
         self.doubts: Table[str, UncertainOutcome] = Table(self.undo)  # by managed node
         self.fleets: Table[str, Fleet] = Table(self.undo)  # orders by id
@@ -218,6 +226,18 @@ class Picture:
         )
 
     # --- reading -------------------------------------------------------------------------------
+
+    def came_late(self, node: ManagedNode, job: Job) -> bool:
+        """Return True if Slurm gave the job to a node whose instance stood still, and has since then.
+
+        Slurm's word for when it began is taken by a clock that somebody may have set meanwhile: then
+        nobody knows.
+        """
+        still_s = self.fleet.still_since_s(node.host, node.name)
+        shown_s = self._at_work_s.get(job.id)
+        if still_s is None or shown_s is None or self.clock_moves:
+            return False
+        return still_s + _SURELY_LATER_S <= job.start_s <= shown_s + _SURELY_LATER_S
 
     def jobs_on(self, node: str) -> list[Job]:
         """Return jobs that Slurm shows on a node, in order of their ids."""

@@ -6,13 +6,13 @@ from bisect import bisect_left, insort
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from functools import partial
 from math import inf, nextafter
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 from backfill.core.model.cluster import Node, NodeBase, end_s
 from backfill.core.model.lifecycle import ABSENT, ManagedNode, Phase
 from backfill.core.model.quantities import Resources
 from backfill.core.model.refusals import Code, Reason, Words, because, limit, step_failed
-from backfill.core.picture import stale, waits_for_fellows
+from backfill.core.picture import Picture, stale, waits_for_fellows
 from backfill.core.policies.limits import Limits
 from backfill.core.policies.spread import Order
 from backfill.core.policy import PolicySet
@@ -29,9 +29,6 @@ from backfill.core.room import (
     room,
 )
 
-if TYPE_CHECKING:
-    from backfill.core.world import World
-
 # In Slurm's long words. PLANNED is among them only where it is not known for when.
 _POWER_FLAGS = frozenset({"POWER_DOWN", "POWERING_DOWN", "POWERED_DOWN", "POWERING_UP"})
 _SHUT_FLAGS = frozenset({"MAINTENANCE", "RESERVED", "REBOOT_REQUESTED", "FAIL"}) | _POWER_FLAGS
@@ -47,7 +44,7 @@ _MOST_ASKS = 6  # so many different demands on a host are kept
 _MOST_WANTS = 50  # and so many of orders
 
 
-def out_of_reach(world: World, host: str, limits: Limits) -> Reason | None:
+def out_of_reach(world: Picture, host: str, limits: Limits) -> Reason | None:
     """Return why nothing may be made on `host` now, whoever has it, if nothing may."""
     known = world.hosts.get(host)
     if known is None:
@@ -63,7 +60,7 @@ def out_of_reach(world: World, host: str, limits: Limits) -> Reason | None:
 
 
 def closed(
-    world: World, host: str, limits: Limits, node: ManagedNode | None = None, *, beside: bool = False
+    world: Picture, host: str, limits: Limits, node: ManagedNode | None = None, *, beside: bool = False
 ) -> Reason | None:
     """Return why no instance may come to `host` now, if none may; or that of this node go on there.
 
@@ -77,7 +74,7 @@ def closed(
     return _shut(world, host, beside=beside)
 
 
-def _shut(world: World, host: str, *, beside: bool) -> Reason | None:
+def _shut(world: Picture, host: str, *, beside: bool) -> Reason | None:
     """Return why the host's own Slurm node forbids company, or company beside its jobs, if it does."""
     node_name = world.hosts[host].node
     if node_name is None:
@@ -93,7 +90,7 @@ def _shut(world: World, host: str, *, beside: bool) -> Reason | None:
     return None
 
 
-def too_short(world: World, host: str, policies: PolicySet, pays_s: float) -> Reason | None:
+def too_short(world: Picture, host: str, policies: PolicySet, pays_s: float) -> Reason | None:
     """Return why the time until the host is wanted again is not worth it, if it is not."""
     node = node_of(world, host)
     if node is None or not (node.planned_s or node.maintenance_s):
@@ -104,18 +101,18 @@ def too_short(world: World, host: str, policies: PolicySet, pays_s: float) -> Re
     return because(Code.GAP, host=host, why=why) if why else None
 
 
-def count_on(world: World, host: str) -> int:
+def count_on(world: Picture, host: str) -> int:
     """Count our nodes that are on a host or on their way to it."""
     return sum(1 for m in world.fleet.managed_on(host) if m.phase not in ABSENT)
 
 
-def booting_on(world: World, host: str) -> int:
+def booting_on(world: Picture, host: str) -> int:
     """Count our nodes that are being made on a host, without those that only wait for their fellows."""
     booting = (m for m in world.fleet.managed_on(host) if m.phase is Phase.BOOTING)
     return sum(1 for m in booting if not waits_for_fellows(world, m))
 
 
-def _enough(world: World, host: str, policies: PolicySet) -> Reason | None:
+def _enough(world: Picture, host: str, policies: PolicySet) -> Reason | None:
     """Return why no further instance may come however much room there is, if none may."""
     count, most = count_on(world, host), policies.limits.max_per_host
     if count >= most:
@@ -140,7 +137,7 @@ Rank = tuple[float, int, int]  # what the policy goes by, the lowest first; and 
 
 
 def find_host(
-    world: World,
+    world: Picture,
     policies: PolicySet,
     pays_s: float,
     *,
@@ -202,7 +199,7 @@ def _ask(policies: PolicySet, pays_s: float, need: NodeNeed) -> Ask:
 
 
 def open_hosts(
-    world: World, policies: PolicySet, pays_s: float, need: NodeNeed = NOTHING_MORE
+    world: Picture, policies: PolicySet, pays_s: float, need: NodeNeed = NOTHING_MORE
 ) -> tuple[list[Room], dict[str, Reason]]:
     """Return all hosts with room in the order of the policy file, and for every other host why not."""
     rooms, ask = rooms_of(world, policies), _ask(policies, pays_s, need)
@@ -213,21 +210,21 @@ def open_hosts(
     return [(name, left) for name, left in open_ if name not in barred], barred
 
 
-def others_serve(world: World, policies: PolicySet, host: str, pays_s: float) -> bool:
+def others_serve(world: Picture, policies: PolicySet, host: str, pays_s: float) -> bool:
     """Return True if any other host is in service: it has room, or lacks only that."""
     there = rooms_of(world, policies).in_service(world, _ask(policies, pays_s, NOTHING_MORE))
     return len(there) > (host in there)
 
 
 def why_not_on(
-    world: World, policies: PolicySet, host: str, pays_s: float, need: NodeNeed = NOTHING_MORE
+    world: Picture, policies: PolicySet, host: str, pays_s: float, need: NodeNeed = NOTHING_MORE
 ) -> Reason | None:
     """Return why no further instance may come to the host, if none may."""
     found = rooms_of(world, policies).looks(world, _ask(policies, pays_s, need))[host][0]
     return found if isinstance(found, Reason) else _lacks(world, policies, (host, found), need)
 
 
-def _lacks(world: World, policies: PolicySet, found: Room, need: NodeNeed) -> Reason | None:
+def _lacks(world: Picture, policies: PolicySet, found: Room, need: NodeNeed) -> Reason | None:
     """Return what a host with room cannot give, if there is anything."""
     if not need.particular:
         return None
@@ -246,7 +243,7 @@ class Rooms:
         self.hosts = Touched()
         self.until_s = inf  # until then time changes nothing
         self._place = {host: place for place, host in enumerate(policies.hosts)}
-        self.has_news = False  # since somebody asked
+        self.has_news = False  # found since `news` was asked; hosts that are still touched may bring more
         # Who asked what is not kept any more: each host, and when time alone may make a difference about it.
         self._unkept: dict[str, float] = {}
         self._looks: dict[Ask, dict[str, Look]] = {}  # by what is asked of a host
@@ -259,7 +256,7 @@ class Rooms:
         """Anything may have changed."""
         self.hosts.touched.update(self.policies.hosts)
 
-    def looks(self, world: World, ask: Ask) -> dict[str, Look]:
+    def looks(self, world: Picture, ask: Ask) -> dict[str, Look]:
         """Return what was found on each host, in the order of the policy file."""
         self._refresh(world)
         if ask not in self._looks:
@@ -279,22 +276,22 @@ class Rooms:
             self._unkept[host] = min(until_s, self._unkept.get(host, inf))
         del self._looks[ask], self._ranks[ask], self._sorted[ask], self._serving[ask]
 
-    def open(self, world: World, ask: Ask) -> list[Room]:
+    def open(self, world: Picture, ask: Ask) -> list[Room]:
         """Return hosts with room, in the order of the policy file."""
         looks = self.looks(world, ask)
         return [(host, found) for host, (found, _) in looks.items() if not isinstance(found, Reason)]
 
-    def closed(self, world: World, ask: Ask) -> dict[str, Reason]:
+    def closed(self, world: Picture, ask: Ask) -> dict[str, Reason]:
         """Return why no instance may come to the others."""
         looks = self.looks(world, ask)
         return {host: found for host, (found, _) in looks.items() if isinstance(found, Reason)}
 
-    def in_service(self, world: World, ask: Ask) -> Collection[str]:
+    def in_service(self, world: Picture, ask: Ask) -> Collection[str]:
         """Return hosts that have room, or lack only that."""
         self.looks(world, ask)
         return self._serving[ask]
 
-    def preferred(self, world: World, ask: Ask) -> Iterator[Room]:
+    def preferred(self, world: Picture, ask: Ask) -> Iterator[Room]:
         """Yield hosts with room, those first that the policy prefers."""
         looks, hosts = self.looks(world, ask), self.policies.hosts
         for *_, place in self._sorted[ask]:
@@ -302,14 +299,14 @@ class Rooms:
             assert isinstance(left, Resources)
             yield hosts[place], left
 
-    def places_soon(self, world: World, want: Want) -> tuple[list[int], float]:
+    def places_soon(self, world: Picture, want: Want) -> tuple[list[int], float]:
         """Return how many such members each host that is open soon would carry if nothing were on it;
         and when more hosts are open soon, as far as time alone tells."""
         self._refresh(world)
         self.until_s = min(self.until_s, self._openings.begin(world))
         return self._openings.places(world, want)
 
-    def places_ever(self, world: World, want: Want) -> list[int]:
+    def places_ever(self, world: Picture, want: Want) -> list[int]:
         """Return how many such members each host would carry if nothing were on it, whoever has it now.
 
         Where that cannot be told it is any number: no order shall be refused for good for a defect.
@@ -318,7 +315,7 @@ class Rooms:
         places = self._openings.places_on(world, want, self.policies.hosts)
         return [_ANY_NUMBER if many is None else many for many in places]
 
-    def news(self, world: World) -> bool:
+    def news(self, world: Picture) -> bool:
         """Return True if somebody may find another room somewhere than when this was asked before.
 
         From now on these count as told: whoever waits for room asks anew.
@@ -329,7 +326,7 @@ class Rooms:
             self._unkept.clear()
         return news
 
-    def _refresh(self, world: World) -> None:
+    def _refresh(self, world: Picture) -> None:
         """Look again where something has changed."""
         if not self.hosts.touched:
             return
@@ -346,7 +343,7 @@ class Rooms:
         news, until_s = self._openings.look_again(world, hosts)
         self.has_news, self.until_s = self.has_news or news, min(self.until_s, until_s)
 
-    def _look(self, world: World, ask: Ask, host: str) -> tuple[Look, Rank | None]:
+    def _look(self, world: Picture, ask: Ask, host: str) -> tuple[Look, Rank | None]:
         """Return what is found on the host, and its rank if it has room."""
 
         def look() -> tuple[Look, Rank | None]:
@@ -396,14 +393,14 @@ class _Openings:
         """Yield each host, and when time alone may make a difference about it."""
         return ((host, until_s) for host, (_, until_s) in self._found.items())
 
-    def begin(self, world: World) -> float:
+    def begin(self, world: Picture) -> float:
         """Look at all hosts if none was looked at yet; return until when time changes nothing then."""
         if self._found:
             return inf
         self._found = {host: self._opening(world, host) for host in self.policies.hosts}
         return min((until_s for _, until_s in self._found.values()), default=inf)
 
-    def places(self, world: World, want: Want) -> tuple[list[int], float]:
+    def places(self, world: Picture, want: Want) -> tuple[list[int], float]:
         """Return what `Rooms.places_soon` tells."""
         if world.now_s >= self._more_s:
             self._soon = [host for host, (soon_s, _) in self._found.items() if soon_s <= world.now_s]
@@ -411,7 +408,7 @@ class _Openings:
             self._more_s = min(later, default=inf)
         return [many or 0 for many in self.places_on(world, want, self._soon)], self._more_s
 
-    def places_on(self, world: World, want: Want, hosts: Sequence[str]) -> list[int | None]:
+    def places_on(self, world: Picture, want: Want, hosts: Sequence[str]) -> list[int | None]:
         """Return how many such members each of these would carry if nothing were on it; None: unknown."""
         if want not in self._places and len(self._places) == _MOST_WANTS:
             self._places.clear()
@@ -422,7 +419,7 @@ class _Openings:
                 known[host] = self._places_ever(world, host, want)
         return [known[host] for host in hosts]
 
-    def look_again(self, world: World, hosts: set[str]) -> tuple[bool, float]:
+    def look_again(self, world: Picture, hosts: set[str]) -> tuple[bool, float]:
         """Look at these once more; return whether that matters to an order, and until when it holds."""
         news, until_s = self._unkept, inf
         self._unkept = False
@@ -437,16 +434,16 @@ class _Openings:
                 news = news or known[host] != old_places
         return news, until_s
 
-    def _opening(self, world: World, host: str) -> Opening:
+    def _opening(self, world: Picture, host: str) -> Opening:
         look = partial(_opening, self.policies, host, world)
         return _sparing(world, host, look, lambda _: (inf, again_s(world.now_s)))
 
-    def _places_ever(self, world: World, host: str, want: Want) -> int | None:
+    def _places_ever(self, world: Picture, host: str, want: Want) -> int | None:
         look = partial(places_ever, world, self.policies, host, *want)
         return _sparing(world, host, look, lambda _: None)
 
 
-def rooms_of(world: World, policies: PolicySet) -> Rooms:
+def rooms_of(world: Picture, policies: PolicySet) -> Rooms:
     """Return what new instances would find under these policies."""
     rooms = world.queue.rooms
     if rooms is None or rooms.policies is not policies:
@@ -455,7 +452,7 @@ def rooms_of(world: World, policies: PolicySet) -> Rooms:
 
 
 def _sparing(
-    world: World, host: str, look: Callable[[], Found], otherwise: Callable[[Exception], Found]
+    world: Picture, host: str, look: Callable[[], Found], otherwise: Callable[[Exception], Found]
 ) -> Found:
     """Look at a host; one of which nothing can be told takes nobody, and is in no other one's way."""
     try:
@@ -469,7 +466,7 @@ def _sparing(
         return otherwise(error)
 
 
-def _look(policies: PolicySet, ask: Ask, host: str, world: World) -> Look:
+def _look(policies: PolicySet, ask: Ask, host: str, world: Picture) -> Look:
     """Return what is left on the host, or why no instance may come to it; and until when that holds."""
     reason = closed(world, host, policies.limits) or _unproven(world, host)
     if reason:
@@ -497,13 +494,13 @@ def _serves(look: Look) -> bool:
     return not isinstance(look[0], Reason) or look[0].code in _IN_SERVICE
 
 
-def _unproven(world: World, host: str) -> Reason | None:
+def _unproven(world: Picture, host: str) -> Reason | None:
     """Return why nothing new may come to the host; what is there already goes on, and comes back."""
     said = world.hosts[host].unproven
     return because(Code.HOST_UNPROVEN, host=host, said=Words(said)) if said else None
 
 
-def _tried(world: World, host: str, policies: PolicySet) -> Reason | None:
+def _tried(world: Picture, host: str, policies: PolicySet) -> Reason | None:
     """Return why no other instance may come to a host on which a single one shows whether it is well."""
     if not policies.readiness.on_trial(world.streaks, host) or not booting_on(world, host):
         return None
@@ -511,7 +508,7 @@ def _tried(world: World, host: str, policies: PolicySet) -> Reason | None:
     return because(Code.HOST_UNPROVEN, host=host, said=Words(said))
 
 
-def _opening(policies: PolicySet, host: str, world: World) -> Opening:
+def _opening(policies: PolicySet, host: str, world: Picture) -> Opening:
     """Return from when the host counts as open soon for orders that were passed over, and until when
     that holds: -inf where it takes new instances as soon as it has room, inf where nobody knows.
 
@@ -527,7 +524,7 @@ def _opening(policies: PolicySet, host: str, world: World) -> Opening:
     return inf if shut else -inf, _known_until_s(world, host, policies, pays_s)
 
 
-def shut_for_long(world: World, policies: PolicySet, host: str, pays_s: float) -> Reason | None:
+def shut_for_long(world: Picture, policies: PolicySet, host: str, pays_s: float) -> Reason | None:
     """Return why no new instance may come to the host however much room it has, if none may.
 
     That others are just being made there is over soon.
@@ -537,7 +534,7 @@ def shut_for_long(world: World, policies: PolicySet, host: str, pays_s: float) -
     return reason or policies.readiness.open_breaker(world.streaks, world.now_s, host, policies.hosts)
 
 
-def _known_until_s(world: World, host: str, policies: PolicySet, pays_s: float) -> float:
+def _known_until_s(world: Picture, host: str, policies: PolicySet, pays_s: float) -> float:
     """Return when time alone may make a difference about a host."""
     moments = [inf]
     node = node_of(world, host)
@@ -550,7 +547,7 @@ def _known_until_s(world: World, host: str, policies: PolicySet, pays_s: float) 
     return min(at_s for at_s in moments if at_s > world.now_s)
 
 
-def node_of(world: World, host: str) -> Node | None:
+def node_of(world: Picture, host: str) -> Node | None:
     """Return the host's own Slurm node as last seen; None for a host without one."""
     known = world.hosts.get(host)
     return world.nodes.get(known.node) if known is not None and known.node else None
@@ -561,7 +558,7 @@ def wanted_again_s(node: Node) -> float | None:
     return min((at_s for at_s in (node.planned_s, node.maintenance_s) if at_s), default=None)
 
 
-def free_again_s(world: World, host: str) -> float | None:
+def free_again_s(world: Picture, host: str) -> float | None:
     """Return when, by their time limits, the jobs to which Slurm gave the host are over; None: unknown."""
     known = world.hosts.get(host)
     if known is None or known.node is None or host in world.closed:

@@ -18,10 +18,10 @@ if TYPE_CHECKING:
     from backfill.core.model.plan import Plan
     from backfill.core.model.refusals import Goal, Refusal
     from backfill.core.names import Names
+    from backfill.core.picture import Picture
     from backfill.core.placement import Rooms
     from backfill.core.policies.demand import QueueNeeds
     from backfill.core.policy import PolicySet
-    from backfill.core.world import World
 
 
 class Kind(IntEnum):
@@ -110,7 +110,7 @@ class Touched:
         return names
 
 
-class Marks:
+class ChangeMarks:
     """What is to be marked because of a change, until `WorkQueue.take` does it."""
 
     __slots__ = ("entities", "hosts", "names", "nodes", "topics")
@@ -137,7 +137,7 @@ def again_s(now_s: float) -> float:
 class WorkQueue:
     """Marks of what a plan has to look at; what is marked twice is looked at once."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: Picture) -> None:
         self._world = world
         self._marked: set[Entity] = set()
         self._nodes: dict[str, Entity] = {}  # by name
@@ -196,8 +196,8 @@ class WorkQueue:
         for name in names:
             self.mark(self._nodes.get(name) or self._of_node(name))
 
-    def take(self, marks: Marks) -> None:
-        """Mark all that a change concerns, and leave nothing of it there."""
+    def take(self, marks: ChangeMarks) -> None:
+        """Mark everything that was found for a change, and empty the collection."""
         if marks.nodes:
             self.mark_nodes(marks.nodes)
             marks.nodes.clear()
@@ -211,7 +211,7 @@ class WorkQueue:
         if marks.hosts or marks.names:
             self._touch(marks)
 
-    def _touch(self, marks: Marks) -> None:
+    def _touch(self, marks: ChangeMarks) -> None:
         if self.rooms is not None:
             self.rooms.hosts.touch(*marks.hosts)
         if self.free_names is not None:

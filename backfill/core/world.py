@@ -8,7 +8,7 @@ from math import inf
 from typing import Any
 
 from backfill.core.concerns import Concerns
-from backfill.core.learning import Owners, follow
+from backfill.core.learning import follow
 from backfill.core.model import changes as ch
 from backfill.core.model.actions import DeleteInstance, DeleteNode, PinJob, UnpinJob
 from backfill.core.model.clock import Move
@@ -38,10 +38,8 @@ from backfill.core.model.operations import HostAllocation, Source, UncertainOutc
 from backfill.core.model.quantities import WriteRate
 from backfill.core.model.readiness import is_image_streak
 from backfill.core.picture import Picture
-from backfill.core.queue import LIVENESS, SUPPLY, Topic, WorkQueue
+from backfill.core.queue import LIVENESS, SUPPLY, Topic
 
-# Slurm tells when a job began in whole seconds.
-_SURELY_LATER_S = 2.0
 _GAP_S = 15.0  # a longer pause between two readings of Slurm is a gap in our sight
 
 
@@ -54,9 +52,7 @@ class World(Picture):
 
     def __init__(self) -> None:
         super().__init__()
-        self.queue = WorkQueue(self)
         self.concerns = Concerns(self)
-        self.owners = Owners()  # of jobs
 
     # --- what every change is taken by ------------------------------------------------------------
 
@@ -65,8 +61,10 @@ class World(Picture):
         take = _TAKES.get(type(change))
         if take is None:
             raise TypeError(f"not a change: {change!r}")
-        take(self, change)
-        self.queue.take(self.concerns.marks)
+        try:
+            take(self, change)
+        finally:
+            self.queue.take(self.concerns.marks)
 
     def _newer(self, kind: str, name: str, seen_s: float) -> bool:
         """Return True if a reading begun at `seen_s` is news about the subject, and remember it."""
@@ -215,18 +213,6 @@ class World(Picture):
             self._at_work_s.pop(job.id, None)
         elif known is None or not known.active or (known.restarts, known.nodes) != (job.restarts, job.nodes):
             self._at_work_s[job.id] = change.seen_s
-
-    def came_late(self, node: ManagedNode, job: Job) -> bool:
-        """Return True if Slurm gave the job to a node whose instance stood still, and has since then.
-
-        Slurm's word for when it began is taken by a clock that somebody may have set meanwhile: then
-        nobody knows.
-        """
-        still_s = self.fleet.still_since_s(node.host, node.name)
-        shown_s = self._at_work_s.get(job.id)
-        if still_s is None or shown_s is None or self.clock_moves:
-            return False
-        return still_s + _SURELY_LATER_S <= job.start_s <= shown_s + _SURELY_LATER_S
 
     def _job_gone(self, change: ch.JobGone) -> None:
         if self._newer("job", change.id, change.seen_s):

@@ -75,7 +75,8 @@ class PlanBuilder:
     """Collects the plan, and tries each step on the world, which takes all of them back at the end."""
 
     def __init__(self, world: World, policies: PolicySet) -> None:
-        self.world = world
+        self.world: Picture = world  # for steps: to be read
+        self._world = world
         self.policies = policies
         self.now_s = world.now_s  # epoch seconds
         self.barred = barred(world)
@@ -144,7 +145,7 @@ class PlanBuilder:
         """Try on the world what this step has decided so far: from here on it looks like that."""
         while self._taken < len(self._actions):
             self._taken += 1
-            self.world.apply(self._actions[self._taken - 1].effect(self.now_s))
+            self._world.apply(self._actions[self._taken - 1].effect(self.now_s))
         self._keys.clear()
         self._changed.clear()
 

@@ -349,7 +349,7 @@ def forget_lost(builder: PlanBuilder, node: ManagedNode) -> bool:
     world = builder.world
     for host in node.hosts:
         seen_s = world.seen_s("instance", f"{host}/{node.name}")
-        if builder.world.lost(host) and seen_s < node.since_s:
+        if world.lost(host) and seen_s < node.since_s:
             reason = f"{host} is off for good: {world.off[host]}"
             builder.do(
                 DeleteInstance(

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import inf
-from typing import TYPE_CHECKING
 
 from backfill.core.model.actions import (
     DriverAction,
@@ -30,6 +29,7 @@ from backfill.core.model.lifecycle import (
 )
 from backfill.core.model.refusals import Code, Reason, because
 from backfill.core.model.sentences import sentence
+from backfill.core.picture import Picture
 from backfill.core.placement import find_host
 from backfill.core.policies.ladder import RungRule
 from backfill.core.policy import Proof
@@ -38,9 +38,6 @@ from backfill.core.reconcile.builder import PlanBuilder, Progress, budget_lifts_
 from backfill.core.reconcile.held_jobs import marked_in, stop_told_in, unrecorded
 from backfill.core.reconcile.pressure import capacity, hold_back, wanted_on, why_taken
 from backfill.core.room import need_of
-
-if TYPE_CHECKING:
-    from backfill.core.world import World
 
 # Rungs on which the work is in the host's memory, which no work on the host itself leaves alone.
 _IN_MEMORY = (Rung.THROTTLE, Rung.PAUSE)
@@ -348,7 +345,7 @@ def _left_s(builder: PlanBuilder, node: ManagedNode, job: Job) -> float | None:
     return max(0.0, patience_s - owed_s)
 
 
-def stay_on(world: World, host: str) -> Stay | None:
+def stay_on(world: Picture, host: str) -> Stay | None:
     """Return who is expected to keep the host for longest; None: nobody knows how long somebody stays."""
     known = world.hosts.get(host)
     if known is None or host in world.closed:
@@ -387,7 +384,7 @@ def _budget_stay(builder: PlanBuilder) -> Stay | None:
 _SKEW_S = 60.0
 
 
-def _stay(world: World, job: Job) -> Stay | None:
+def _stay(world: Picture, job: Job) -> Stay | None:
     if job.time_limit_s is None:
         return None
     begun_s = job.start_s if job.holds_nodes and job.start_s > 0.0 else world.now_s

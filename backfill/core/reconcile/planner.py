@@ -104,7 +104,7 @@ def _plan_anew(world: World, policies: PolicySet, *, keep: bool, spare: bool = F
     aside = SetAside()
     for _ in range(_MOST_TRIES):
         try:
-            return _plan(PlanBuilder(world, policies), aside, keep=keep)
+            return _plan(world, policies, aside, keep=keep)
         except StepsFailedError as error:
             aside.add(error.failed)
             for entity, found in error.failed.items():
@@ -130,8 +130,8 @@ def _same_again(world: World, policies: PolicySet) -> Plan | None:
     return queue.latest if fresh else None
 
 
-def _plan(builder: PlanBuilder, aside: SetAside, *, keep: bool) -> Plan:
-    world, queue, policies = builder.world, builder.world.queue, builder.policies
+def _plan(world: World, policies: PolicySet, aside: SetAside, *, keep: bool) -> Plan:
+    builder, queue = PlanBuilder(world, policies), world.queue
     if policies is not queue.policies or builder.blind or queue.blind:
         queue.begin_anew(policies, blind=bool(builder.blind), cloning=makes_parents(policies))
     rooms_of(world, policies)  # there are such, and they go by these policies

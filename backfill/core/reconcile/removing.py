@@ -193,7 +193,7 @@ def _unsure(builder: PlanBuilder, node: ManagedNode) -> Reason | None:
     world = builder.world
     for name in node.hosts:
         host = world.hosts[name]
-        if builder.world.lost(name):
+        if world.lost(name):
             continue
         if not host.reachable:
             return because(Code.MAY_BE_THERE, host=name, said=Words(host.problem))

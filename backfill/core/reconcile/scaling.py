@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING
 
 from backfill.core.model.cluster import Job
 from backfill.core.model.lifecycle import ManagedNode, NodeStop, Phase
@@ -33,9 +32,6 @@ from backfill.core.reconcile.reasons import asked_back, beyond_room
 from backfill.core.reconcile.retries import failing, free_slot, look_at_given_up
 from backfill.core.room import NodeNeed, crowded
 from backfill.core.tables import Making
-
-if TYPE_CHECKING:
-    from backfill.core.world import World
 
 
 def plan_scale(builder: PlanBuilder) -> None:
@@ -144,7 +140,7 @@ def _tell_apart(builder: PlanBuilder, wanted: Sequence[Want]) -> None:
                 builder.refuse(f"job {job_id}", Goal.INSTANCE, why)
 
 
-def _needs(world: World, policies: PolicySet) -> QueueNeeds:
+def _needs(world: Picture, policies: PolicySet) -> QueueNeeds:
     """Count what the queue wants; kept from plan to plan as long as the same jobs count."""
     queue, index = world.queue, world.job_index
     alike = not (policies.environments.particular or policies.devices.scarce or policies.quotas.ceilings)
