@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -112,9 +113,19 @@ def run(suite: Path, release: str, kind: str, only: Sequence[str]) -> dict[str, 
                     raise SuiteError(f"{file.name} ended without a report; see {out}/output")
                 told |= verdicts.read(own / "told.xml")
                 (own / "told.xml").unlink()
+                _keep(out, told)
+    return told
+
+
+def _keep(out: Path, told: Mapping[str, Told]) -> None:
+    """Write down what was found so far: a run takes long, and may be ended."""
     lines = {name: [one.verdict.value, one.why] for name, one in sorted(told.items())}
     (out / "told.json").write_text(json.dumps(lines, indent=1) + "\n")
-    return told
+
+
+def _end(number: int, _: object) -> None:
+    """Leave by the usual way, which ends the cluster."""
+    raise SystemExit(128 + number)
 
 
 def tell(told: Mapping[str, Mapping[str, Told]]) -> int:
@@ -147,6 +158,7 @@ def main() -> int:
     parser.add_argument("--on", default=["bare", "virtual"], nargs="+", choices=_CLUSTERS, help=kinds)
     parser.add_argument("--only", default=[], nargs="+", metavar="TEST", help="such as tests/test_102_1.py")
     args = parser.parse_args()
+    signal.signal(signal.SIGTERM, _end)
     try:
         return tell({kind: run(args.suite.resolve(), args.slurm, kind, args.only) for kind in args.on})
     except (SuiteError, LabError) as error:

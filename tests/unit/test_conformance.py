@@ -2,8 +2,16 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
+import pytest
+
+from tests.conformance import __main__ as conformance
 from tests.conformance.__main__ import files
 from tests.conformance.verdicts import Told, Verdict, counted, differences, read, worse
 
@@ -61,3 +69,50 @@ def test_files_are_run_one_by_one(tmp_path: Path) -> None:
         "tests/b/test_1.py",
         "tests/b/test_2.py",
     ]
+
+
+@contextmanager
+def cluster(ended: list[str]) -> Iterator[None]:
+    """One that notes that it was ended."""
+    try:
+        yield
+    finally:
+        ended.append("cluster")
+
+
+def test_a_run_that_is_told_to_end_ends_its_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
+    ended: list[str] = []
+
+    def run(*_: object) -> dict[str, Told]:
+        with cluster(ended):
+            os.kill(os.getpid(), signal.SIGTERM)
+        raise AssertionError("it went on")
+
+    monkeypatch.setattr(conformance, "run", run)
+    monkeypatch.setattr(sys, "argv", ["conformance", "suite", "--on", "bare"])
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        with pytest.raises(SystemExit) as left:
+            conformance.main()
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert left.value.code == 128 + signal.SIGTERM
+    assert ended == ["cluster"]
+
+
+def test_what_was_found_is_kept_from_file_to_file(tmp_path: Path) -> None:
+    conformance._keep(tmp_path, {"b": Told(Verdict.FAILED, "why"), "a": Told(Verdict.PASSED)})
+    assert (
+        (tmp_path / "told.json").read_text()
+        == """{
+ "a": [
+  "passed",
+  ""
+ ],
+ "b": [
+  "failed",
+  "why"
+ ]
+}
+"""
+    )
