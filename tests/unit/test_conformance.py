@@ -100,7 +100,7 @@ def test_a_run_that_is_told_to_end_ends_its_cluster(monkeypatch: pytest.MonkeyPa
     assert ended == ["cluster"]
 
 
-def test_what_was_found_is_kept_from_file_to_file(tmp_path: Path) -> None:
+def test_what_was_found_is_written_down_by_name(tmp_path: Path) -> None:
     conformance._keep(tmp_path, {"b": Told(Verdict.FAILED, "why"), "a": Told(Verdict.PASSED)})
     assert (
         (tmp_path / "told.json").read_text()
