@@ -7,7 +7,7 @@ What becomes our business later is told then, as it looks by that time.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import fields, replace
 from heapq import heappop, heappush
 from operator import attrgetter
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from backfill.core.model import changes as ch
 from backfill.core.model.cluster import Job, JobState, Node
 from backfill.core.model.fleet import Host
-from backfill.core.model.lifecycle import Phase
+from backfill.core.model.lifecycle import ManagedNode, Phase
 from backfill.core.policies.demand import for_room
 from backfill.core.policies.spread import Order
 from backfill.core.policies.victims import Extent, Prefer
@@ -196,14 +196,17 @@ class Heed:
         """Note that a host was read, without news."""
         self._readings.put(reading)
 
-    def readings(self, policies: PolicySet) -> list[ch.SourceSeen | ch.SourcesSeen]:
-        """Of the latest readings without news those of which a decision may depend now.
+    def readings(
+        self, policies: PolicySet, before: Mapping[str, ManagedNode | None]
+    ) -> list[ch.SourceSeen | ch.SourcesSeen]:
+        """Of the latest readings without news those on which a plan that was just made may depend.
 
         They are read every few seconds, but all that counts is whether a picture is stale, and,
         while an instance is being removed, suspected or an old copy, whether its host was read since.
+        `before`: the records that the plan has changed, as they were when it was made.
         """
         half_s = self._world.now_s - policies.limits.stale_after_s / 2
-        each = self._doubtful(policies)
+        each = self._doubtful(policies, before)
         due = self._readings.due(half_s, each)
         together = [r for r in due if r.seen_s >= half_s and r.source not in each]
         found: list[ch.SourceSeen | ch.SourcesSeen] = []
@@ -222,19 +225,21 @@ class Heed:
             found.append(reading)
         return found
 
-    def _doubtful(self, policies: PolicySet) -> set[str]:
+    def _doubtful(self, policies: PolicySet, before: Mapping[str, ManagedNode | None]) -> set[str]:
         """Hosts of which each reading may decide what becomes of an instance, or of its node."""
         world = self._world
-        doubtful = [
-            world.managed[name] for name in (*world.fleet.suspected, *world.fleet.in_phase(Phase.REMOVING))
-        ]
-        each = {host for node in doubtful for host in node.hosts}
+        names = {*world.fleet.suspected, *world.fleet.in_phase(Phase.REMOVING), *before}
+        records = (self._record(name, before) for name in names)
+        each = {host for node in records if node is not None and _is_doubtful(node) for host in node.hosts}
         for name in world.queue.awaiting_readings():
-            node, copies = world.managed.get(name), world.fleet.places_of(name)
+            node, copies = self._record(name, before), world.fleet.places_of(name)
             each.update(c.host for c in copies if node is None or c.tag.generation != node.generation)
             if node is None and not copies:
                 each.update(policies.hosts)  # what is left over may turn up on any of them
         return each
+
+    def _record(self, name: str, before: Mapping[str, ManagedNode | None]) -> ManagedNode | None:
+        return before[name] if name in before else self._world.managed.get(name)
 
 
 class Readings:
@@ -276,6 +281,10 @@ class Readings:
             if host in self._latest and self._told_s.get(host, 0.0) == told_s:
                 hosts.add(host)
         return [self._latest[host] for host in sorted(hosts)]
+
+
+def _is_doubtful(node: ManagedNode) -> bool:
+    return node.suspicion is not None or node.phase is Phase.REMOVING
 
 
 def _waits_alike(job: Job, told: Job) -> bool:

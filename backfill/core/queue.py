@@ -280,12 +280,6 @@ class WorkQueue:
         for entity in looked_at:
             self.mark(entity)
 
-    def carried_out(self) -> None:
-        """Drop all marks: the world is as the latest plan left it, which has looked at all of this."""
-        self._marked.clear()
-        self._order.clear()
-        self._happened.clear()
-
     def drain(self, look: Callable[[Entity, bool], tuple[Result, bool]], most: int) -> Collection[Entity]:
         """Have `look` look at what is marked until nothing is; whoever acts is looked at once more.
 

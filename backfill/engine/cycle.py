@@ -15,6 +15,7 @@ from backfill.core.model.lifecycle import ManagedNode
 from backfill.core.model.plan import (
     Action,
     AnswerClaim,
+    Before,
     EndClaim,
     ForgetNode,
     Plan,
@@ -26,7 +27,7 @@ from backfill.core.model.records import REMEMBERED, encode_briefly
 from backfill.core.model.refusals import Goal, Refusal, defect
 from backfill.core.model.sentences import line
 from backfill.core.policy import PolicySet
-from backfill.core.reconcile.planner import plan
+from backfill.core.reconcile.planner import enact
 from backfill.core.world import World
 from backfill.engine.metering import Meter
 from backfill.engine.narrate import sentence
@@ -98,28 +99,29 @@ class Cycle:
 
     def decide(self) -> Plan:
         """Plan, and begin what was planned."""
-        self._plan()
-        if self._carry_out(self.last.actions):
+        if self._carry_out(self._plan()):
             self._flush()  # what was only observed, or ordered by a person, must survive too
         else:
-            self._plan()  # what may be done although nothing can be written
-            self._carry_out(self.last.actions)
+            self._carry_out(self._plan())  # what may be done although nothing can be written
         return self.last
 
-    def _plan(self) -> None:
+    def _plan(self) -> Plan:
+        """Plan, and write down on what that rests. The world is then as it will be with all of it begun."""
         now_s, queue = self.world.now_s, self.world.queue
         if self._full_pass_s and now_s >= self._passed_s + self._full_pass_s:
             self._passed_s = now_s
             queue.full_pass()
-        self.last = self._decided()
+        self._catch_up()
+        self.last = enact(self.world, self.policies, spare=self._spare)
         if queue.forgotten > self._forgotten:
             self._forgotten = queue.forgotten
             _LOG.error(
                 "no change had marked %s, and yet it was to be looked at; please report this", queue.forgot
             )
         self._tell_failed()
-        self._mark(len(self.last.actions))
+        self._mark(self.last)
         self._note_refusals(self.last.refusals)
+        return self.last
 
     def _tell_failed(self) -> None:
         """Say in the log what was set aside, with what is needed to mend it; the same only now and then."""
@@ -134,15 +136,11 @@ class Cycle:
         self._told_s = lately
         failed.clear()
 
-    def _decided(self) -> Plan:
-        return plan(self.world, self.policies, spare=self._spare)
-
-    def _take_effect(self, steps: Sequence[Action]) -> None:
-        """Note what is decided, and how the world looks by that."""
-        for step in steps:
-            self._tell(step)
-            self._apply(step.effect(self.world.now_s))
-        self.world.queue.carried_out()
+    def _take_effect(self, plan: Plan) -> None:
+        """Note what is decided, and what that has changed in the world."""
+        for step, before in zip(plan.actions, plan.before, strict=True):
+            self._tell(step, before)
+            self._hear(step.effect(self.world.now_s), before if isinstance(before, ManagedNode) else None)
 
     def bar(self, by: str, problem: str) -> None:
         """From now on do no more than give hosts back, because of `by`; empty: all again."""
@@ -162,12 +160,16 @@ class Cycle:
         before = (world.sighted_since_s, list(world.doubts.values()))
         known = world.managed.get(change.node.name) if isinstance(change, ch.NodeManaged) else None
         world.apply(change)
-        if self._meter is not None:
-            self._meter.took(change, known)
         same = (world.sighted_since_s, list(world.doubts.values())) == before
         if isinstance(change, _SILENT) and same:
             self._keep_quiet(change)
-            return
+        else:
+            self._hear(change, known)
+
+    def _hear(self, change: ch.Change, known: ManagedNode | None) -> None:
+        """Count and write down a change that the world has taken. `known`: of a record, the one before it."""
+        if self._meter is not None:
+            self._meter.took(change, known)
         for told in self._heed.news(change, self.policies):
             self._tell_change(told, known)
 
@@ -192,23 +194,27 @@ class Cycle:
             self._records.append(_record(self.world.now_s, "change", quiet))
         self._quiet.clear()
 
-    def _mark(self, steps: int) -> None:
-        """Note a plan that had news to see or led to something: replay plans there as well."""
+    def _catch_up(self) -> None:
+        """Write down what the next plan sees and nobody has told yet."""
         for change in self._heed.catch_up(self.policies):
             self._tell_change(change)
-        if steps or self._records:
+
+    def _mark(self, plan: Plan) -> None:
+        """Note a plan that had news to see or led to something: replay plans there as well."""
+        if plan.actions or self._records:
             self._speak()
-            for reading in self._heed.readings(self.policies):
+            for reading in self._heed.readings(self.policies, plan.records_before()):
                 self._records.append(_record(self.world.now_s, "change", reading))
-            body: dict[str, object] = {"steps": steps, "whole": True}
+            body: dict[str, object] = {"steps": len(plan.actions), "whole": True}
             self._records.append(Record(self.world.now_s, "plan", "cluster", body))
 
-    def _carry_out(self, steps: Sequence[Action]) -> bool:
+    def _carry_out(self, plan: Plan) -> bool:
         """Journal, then do. False when the journal could not be written."""
+        steps = plan.actions
         if not steps:
             return True
         answers = [s for s in steps if isinstance(s, AnswerClaim)]
-        self._take_effect(steps)
+        self._take_effect(plan)
         written = self._flush()
         for answered in answers:
             self._answer(answered)
@@ -223,12 +229,11 @@ class Cycle:
                 self._apply(ch.OperationDone(step.key, now_s, why, begun=False))
         return written
 
-    def _tell(self, step: Action) -> None:
+    def _tell(self, step: Action, before: Before) -> None:
         if self._meter is not None:
-            self._meter.step(step)
+            self._meter.step(step, before)
         kind = "phase" if isinstance(step, SetNode | ForgetNode | SetFleet | SetMachines) else "intent"
-        known = self.world.managed.get(step.node.name) if isinstance(step, SetNode) else None
-        body = encode_briefly(step, known)
+        body = encode_briefly(step, before if isinstance(before, ManagedNode) else None)
         self._records.append(Record(self.world.now_s, kind, step.subject, body))
         _LOG.info("%s", sentence(step))
 

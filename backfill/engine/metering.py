@@ -14,7 +14,8 @@ from backfill.core.model import actions as act
 from backfill.core.model import changes as ch
 from backfill.core.model.fleet import Instance, InstanceState
 from backfill.core.model.lifecycle import Cause, EvictionCause, ManagedNode, Phase, Rung
-from backfill.core.model.plan import Action, AnswerClaim
+from backfill.core.model.operations import HostAllocation
+from backfill.core.model.plan import Action, AnswerClaim, Before
 from backfill.core.model.refusals import Code, Refusal
 from backfill.core.world import World
 from backfill.engine.families import Body, Counts, Family, FamilyKind, Spreads
@@ -187,13 +188,11 @@ class Meter:
         if take is not None:
             take(self, change, before)
 
-    def step(self, step: Action) -> None:
-        """Note a step that is about to be carried out."""
-        if isinstance(step, AnswerClaim):
-            claim = self._world.claims.get(step.job_id)
-            if claim is not None:
-                took_s = max(0.0, self._world.now_s - claim.since_s)
-                self._room_s.observe(took_s, _ANSWERS[step.ok])
+    def step(self, step: Action, before: Before) -> None:
+        """Note a step that is about to be carried out. `before`: of an answer, the claim until then."""
+        if isinstance(step, AnswerClaim) and isinstance(before, HostAllocation):
+            took_s = max(0.0, self._world.now_s - before.since_s)
+            self._room_s.observe(took_s, _ANSWERS[step.ok])
         elif isinstance(step, act.ThawInstance) and step.held:
             self._fence.add("let_go_on")
 

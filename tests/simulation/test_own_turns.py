@@ -14,7 +14,7 @@ from backfill.core.policies.limits import Limits
 from backfill.core.policies.own_machines import OwnMachines
 from backfill.core.policies.scale import Scale
 from backfill.core.policy import Template
-from backfill.core.reconcile.planner import plan
+from backfill.core.reconcile.planner import enact
 from backfill.core.world import World
 from backfill.drivers.simulated.world import SimulatedWorld
 from backfill.sim.scenarios.rehearsal import Rehearsal
@@ -140,7 +140,7 @@ def test_orders_that_wait_cost_nothing_while_no_host_changes(monkeypatch: pytest
         return takers(world, host)
 
     monkeypatch.setattr(World, "takers", counted)
-    monkeypatch.setattr("backfill.engine.cycle.plan", plan)  # once each, and not from scratch as well
+    monkeypatch.setattr("backfill.engine.cycle.enact", enact)  # once each, and not from scratch as well
     run.run(10)
     assert len(asked) <= 10 * len(hosts)
 

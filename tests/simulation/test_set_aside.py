@@ -276,7 +276,7 @@ def test_what_is_paused_so_is_suspended_in_slurm_as_well(
 @pytest.fixture
 def made_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Plans are not compared with those from scratch: these see at once that the code is mended."""
-    monkeypatch.setattr(cycle, "plan", plan)
+    monkeypatch.setattr(cycle, "enact", planner.enact)
 
 
 @pytest.mark.usefixtures("made_once")

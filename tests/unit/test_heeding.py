@@ -6,9 +6,10 @@ import random
 from dataclasses import replace
 
 from backfill.core.heeding import Heed, Readings
-from backfill.core.model.changes import Change, HostSeen, JobSeen, SourceSeen
+from backfill.core.model.changes import Change, HostSeen, JobSeen, NodeManaged, SourceSeen, Tick
 from backfill.core.model.cluster import Job, JobState
 from backfill.core.model.fleet import Host
+from backfill.core.model.lifecycle import ManagedNode, Phase
 from backfill.core.model.quantities import Resources
 from backfill.core.world import World
 from tests.simulation.policy_cluster import policies
@@ -74,3 +75,19 @@ def test_a_replay_learns_the_same_habits() -> None:
         for told in heed.news(change, rules):
             replayed.apply(told)
     assert live.owners.habits.shares("ann") == replayed.owners.habits.shares("ann") == (0.4, 0.4)
+
+
+def test_the_readings_of_a_plan_are_those_that_it_was_made_by() -> None:
+    """A node that it dropped was in doubt until then; one whose removal it begins was not yet."""
+    world, rules = World(), policies()
+    heed = Heed(world)
+    world.apply(Tick(1000.0))
+    going = ManagedNode("vn1", "10.0.0.1/8", "bm1", 1, Phase.REMOVING, 900.0, 900.0)
+    staying = ManagedNode("vn2", "10.0.0.2/8", "bm2", 2, Phase.READY, 900.0, 900.0)
+    world.apply(NodeManaged(replace(staying, phase=Phase.REMOVING)))  # vn1 is dropped
+    for host in ("bm1", "bm2"):
+        for seen_s in (999.0, 1000.0):
+            heed.read(SourceSeen(host, seen_s))
+            if seen_s == 999.0:
+                heed.readings(rules, {})  # told a moment ago: it is not due for its age
+    assert heed.readings(rules, {"vn1": going, "vn2": staying}) == [SourceSeen("bm1", 1000.0)]

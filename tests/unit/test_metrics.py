@@ -16,6 +16,7 @@ from backfill.core.model import changes as ch
 from backfill.core.model.cluster import Job, JobState
 from backfill.core.model.fleet import Host, Instance, InstanceState, Tag
 from backfill.core.model.lifecycle import Cause, EvictionCause, ManagedNode, NodeStop, Phase, Rung
+from backfill.core.model.operations import HostAllocation
 from backfill.core.model.plan import AnswerClaim
 from backfill.core.model.quantities import Resources
 from backfill.core.model.refusals import Code, Goal, because, limit, refusal
@@ -303,9 +304,8 @@ def test_a_hook_that_is_told_no_is_counted_as_not_proven() -> None:
     world = World()
     meter = Meter(world)
     world.apply(ch.Tick(10.0))
-    world.apply(ch.Claimed("7", ("h",), 8.0, waiting=True))
-    meter.step(AnswerClaim("7", False, "no"))
-    meter.step(AnswerClaim("8", True, "nobody knows this one"))
+    meter.step(AnswerClaim("7", False, "no"), HostAllocation("7", ("h",), 8.0, waiting=True))
+    meter.step(AnswerClaim("8", True, "nobody knows this one"), None)
     told = Told(meter.told())
     assert told("backfill_room_answer_seconds_sum", answer="not_proven") == pytest.approx(2.0)
     assert told("backfill_room_answer_seconds_count", answer="free") == 0

@@ -47,7 +47,7 @@ def told(monkeypatch: pytest.MonkeyPatch, *reasons: Reason) -> list[str]:
     run = Cycle(World(), policies(), journal, lambda _: None, lambda _: None)
     for number, reason in enumerate(reasons):
         made = Plan(refusals=(refusal("vn1", Goal.MOVE, reason),))
-        monkeypatch.setattr(cycle, "plan", lambda *_, made=made, spare: made)
+        monkeypatch.setattr(cycle, "enact", lambda *_, made=made, spare: made)
         run.take([ch.Tick(float(number))])
         run.decide()
     return [story_line(r) for r in journal.read() if r.kind == "refusal"]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from backfill.core.model.actions import DriverAction
 from backfill.core.model.changes import (
@@ -16,6 +16,7 @@ from backfill.core.model.changes import (
 from backfill.core.model.fleet import Fleet
 from backfill.core.model.job_machines import JobMachines
 from backfill.core.model.lifecycle import ManagedNode
+from backfill.core.model.operations import HostAllocation
 from backfill.core.model.refusals import Refusal as Refusal
 
 
@@ -125,6 +126,8 @@ class EndClaim:
 
 
 Action = DriverAction | SetNode | ForgetNode | SetFleet | SetMachines | AnswerClaim | EndClaim
+# What was known, before a step, of the node whose record it sets or drops, or of the claim that it answers.
+Before = ManagedNode | HostAllocation | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,3 +138,12 @@ class Plan:
     refusals: tuple[Refusal, ...] = ()
     watch: frozenset[str] = frozenset()  # Slurm nodes whose next change is awaited eagerly
     wake_at_s: float | None = None  # when to plan again even if nothing happens
+    before: tuple[Before, ...] = field(default=(), compare=False, repr=False)  # for each action
+
+    def records_before(self) -> dict[str, ManagedNode | None]:
+        """Return the records of the nodes that it changes, as they were before it; None: there was none."""
+        found: dict[str, ManagedNode | None] = {}
+        for step, known in zip(self.actions, self.before, strict=True):
+            if isinstance(step, SetNode | ForgetNode):
+                found.setdefault(step.subject, known if isinstance(known, ManagedNode) else None)
+        return found

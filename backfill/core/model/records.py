@@ -44,7 +44,7 @@ _TYPES: dict[str, type] = {
     tag(t): t
     for module in (changes, actions, plan)
     for t in vars(module).values()
-    if isinstance(t, type) and dataclasses.is_dataclass(t)
+    if isinstance(t, type) and dataclasses.is_dataclass(t) and t is not plan.Plan  # that is never written
 }
 
 

@@ -18,7 +18,7 @@ from backfill.core.model.cluster import ENDED, OUR_REASON, JobState
 from backfill.core.model.fleet import STILL, Fleet, Instance, InstanceState
 from backfill.core.model.lifecycle import ABSENT, ON_CPU, ManagedNode, Phase, Rung
 from backfill.core.model.operations import Operation
-from backfill.core.model.plan import Action, ForgetNode, Plan, SetNode
+from backfill.core.model.plan import Action, AnswerClaim, Before, ForgetNode, Plan, SetNode
 from backfill.core.model.refusals import (
     Aside,
     Code,
@@ -85,7 +85,7 @@ class PlanBuilder:
         # What Slurm does not show means nothing as long as Slurm has shown nothing at all.
         self.unread = slurm is None or slurm.seen_s == 0.0
         self._actions: list[Action] = []
-        self._taken = 0  # so many of the actions have been tried on the world
+        self._before: list[Before] = []  # of each action that has been tried on the world
         self.accused: set[str] = set()  # nodes against whose work something was found
         self._keys: set[str] = set()  # of the calls of this step
         self._changed: set[str] = set()  # nodes whose records this step changes
@@ -130,8 +130,7 @@ class PlanBuilder:
             raise  # that is nobody's step
         except Exception as error:  # noqa: BLE001 - a defect that one entity meets must not end all others
             self.world.undo.take_back(changes)
-            del self._actions[begun:]
-            self._taken = begun
+            del self._actions[begun:], self._before[begun:]
             self._keys.clear()
             self._changed.clear()
             return error
@@ -143,11 +142,22 @@ class PlanBuilder:
 
     def settle(self) -> None:
         """Try on the world what this step has decided so far: from here on it looks like that."""
-        while self._taken < len(self._actions):
-            self._taken += 1
-            self._world.apply(self._actions[self._taken - 1].effect(self.now_s))
+        for action in self._actions[len(self._before) :]:
+            self._before.append(self._known(action))
+            self._world.apply(action.effect(self.now_s))
         self._keys.clear()
         self._changed.clear()
+
+    def _known(self, action: Action) -> Before:
+        match action:
+            case SetNode(node=node):
+                return self.world.managed.get(node.name)
+            case ForgetNode(name=name):
+                return self.world.managed.get(name)
+            case AnswerClaim(job_id=job_id):
+                return self.world.claims.get(job_id)
+            case _:
+                return None
 
     # --- collecting ----------------------------------------------------------------------------
 
@@ -286,7 +296,8 @@ class PlanBuilder:
             subject, said = "cluster" if name == "slurm" else name, Words(self.world.sources[name].problem)
             self.refuse(subject, Goal.BELIEF, because(Code.NOT_BELIEVED, said=said))
         wake_at_s = wake_s if wake_s < inf else None
-        return Plan(tuple(self._actions), tuple(refusals.values()), frozenset(watch), wake_at_s)
+        actions, before = tuple(self._actions), tuple(self._before)
+        return Plan(actions, tuple(refusals.values()), frozenset(watch), wake_at_s, before)
 
     def overdue(self, since_s: float, within_s: float) -> bool:
         """Return True if what began then takes longer than that; look again when it does.

@@ -85,12 +85,12 @@ def plan(world: World, policies: PolicySet, *, from_scratch: bool = False, spare
     return _plan_anew(world, policies, keep=False, spare=spare)
 
 
-def enact(world: World, policies: PolicySet) -> Plan:
+def enact(world: World, policies: PolicySet, *, spare: bool = False) -> Plan:
     """Decide like `plan`, and leave the world as it is once all of that has been begun.
 
-    For who begins all of it whatever happens. Whoever has to write it down first takes `plan`.
+    For who begins all of it. What comes of a step that cannot be begun after all is a change like any other.
     """
-    return _plan_anew(world, policies, keep=True)
+    return _plan_anew(world, policies, keep=True, spare=spare)
 
 
 # So often one plan is begun anew for steps that raised: by then it is no matter of single entities.
@@ -149,7 +149,6 @@ def _plan(world: World, policies: PolicySet, aside: SetAside, *, keep: bool) -> 
         raise StepsFailedError(sparing.failed)
     found = builder.finish(queue.results(), queue.next_wake_s())
     if not keep:
-        # Whether it is carried out is not known here: WorkQueue.carried_out.
         queue.put_back(done if found.actions else ())
     queue.latest = None if found.actions else found
     return found

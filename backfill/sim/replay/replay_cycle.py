@@ -10,7 +10,6 @@ from backfill.core.model import changes as ch
 from backfill.core.model.plan import Action, AnswerClaim, Plan
 from backfill.core.model.refusals import Code, Goal, Refusal
 from backfill.core.policy import PolicySet
-from backfill.core.reconcile.planner import enact
 from backfill.core.world import World
 from backfill.drivers.store.memory import MemoryJournal
 from backfill.engine.cycle import Cycle
@@ -41,25 +40,22 @@ class ReplayCycle(Cycle):
     def record(self, kind: str, subject: str, body: dict[str, object]) -> None:
         """Nobody will read it."""
 
-    def _decided(self) -> Plan:
-        return enact(self.world, self.policies)
-
-    def _take_effect(self, steps: Iterable[Action]) -> None:
-        """Nothing keeps a replay from beginning what it has decided: the plan has left it like that."""
-        for step in steps:
-            self._tell(step)
+    def _take_effect(self, plan: Plan) -> None:
+        """Nobody writes it down: it is kept for stories."""
+        for step in plan.actions:
+            self.steps.append((self.world.now_s, step))
+            self.on_step(self.world.now_s, step)
 
     def _apply(self, change: ch.Change) -> None:
         self.world.apply(change)
         if type(change) in _OF_INSTANCES:
             self.on_change(self.world, change)
 
-    def _mark(self, steps: int) -> None:
+    def _catch_up(self) -> None:
         """Nobody will read it."""
 
-    def _tell(self, step: Action) -> None:
-        self.steps.append((self.world.now_s, step))
-        self.on_step(self.world.now_s, step)
+    def _mark(self, plan: Plan) -> None:
+        """Nobody will read it."""
 
     def _note_refusals(self, refusals: Iterable[Refusal]) -> None:
         """Count a refusal when it begins, not in every cycle."""
