@@ -10,8 +10,7 @@ from collections.abc import Iterator, Mapping
 from backfill.config.model import Config, HookPlaceKind, Provider, ReadKind, RegistrationKind
 from backfill.config.power import doubted, of_hosts, of_ours, switched_off
 from backfill.core.model.cluster import Node, NodeBase, SlurmSettings
-from backfill.core.model.fleet import Host
-from backfill.core.model.lifecycle import Rung
+from backfill.core.model.fleet import Host, Rung
 from backfill.core.model.quantities import Resources
 from backfill.core.policies.ladder import Ladder, RungRule
 from backfill.core.policies.spread import Larger

@@ -21,7 +21,7 @@ from backfill.config.model import (
     SlurmSettingsFile,
 )
 from backfill.config.reach import unreachable
-from backfill.core.model.lifecycle import Rung
+from backfill.core.model.fleet import Rung
 from backfill.core.policies.access import EVERYBODY, People, Role, Roles
 from backfill.core.policies.devices import Devices
 from backfill.core.policies.environments import Environments

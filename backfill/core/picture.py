@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping
 
 from backfill.core.learning import Owners
-from backfill.core.machine_index import MachineIndex
 from backfill.core.model.clock import Move
 from backfill.core.model.cluster import Job, JobState, Node
 from backfill.core.model.fleet import Fleet, Host, Instance
@@ -19,7 +18,8 @@ from backfill.core.model.refusals import Code, Reason, Words, because
 from backfill.core.policies.limits import Limits
 from backfill.core.queue import WorkQueue
 from backfill.core.remainders import ReadyIndex
-from backfill.core.tables import Bag, CallIndex, ClaimIndex, FleetIndex, Table, UndoLog
+from backfill.core.tables import CallIndex, ClaimIndex, FleetIndex, MachineIndex
+from backfill.core.undo import Bag, Table, UndoLog
 
 _TOMBSTONE_S = 120.0
 # Slurm tells when a job began in whole seconds.

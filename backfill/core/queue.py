@@ -17,11 +17,11 @@ from typing import TYPE_CHECKING, NamedTuple
 if TYPE_CHECKING:
     from backfill.core.model.plan import Plan
     from backfill.core.model.refusals import Goal, Refusal
-    from backfill.core.names import Names
     from backfill.core.picture import Picture
     from backfill.core.placement import Rooms
     from backfill.core.policies.demand import QueueNeeds
     from backfill.core.policy import PolicySet
+    from backfill.core.reconcile.names import Names
 
 
 class Kind(IntEnum):

@@ -17,7 +17,7 @@ from backfill.core.model.cluster import Node, NodeBase
 from backfill.core.model.fleet import Flavour
 from backfill.core.model.lifecycle import ManagedNode, Phase
 from backfill.core.policies.demand import JobShare
-from backfill.core.tables import Bag, Table, Tally, UndoLog
+from backfill.core.undo import Bag, Table, Tally, UndoLog
 
 
 class Offering(NamedTuple):

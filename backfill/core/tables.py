@@ -5,14 +5,14 @@ Each is found by more than one key. Only the world changes them.
 
 from __future__ import annotations
 
-from bisect import bisect_right, insort
-from collections.abc import Callable, Collection, Iterable, Iterator
-from contextlib import contextmanager
+from bisect import bisect_left, bisect_right, insort
+from collections.abc import Collection, Iterable
 from dataclasses import replace
 from functools import partial
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from backfill.core.model.fleet import STILL, Instance
+from backfill.core.model.job_machines import JobMachines
 from backfill.core.model.lifecycle import ABSENT, HeldJob, ManagedNode, Phase
 from backfill.core.model.operations import (
     AlreadySuspended,
@@ -21,123 +21,9 @@ from backfill.core.model.operations import (
     OperationDone,
     OperationStarted,
 )
+from backfill.core.undo import Bag, Table, Tally, UndoLog
 
-K = TypeVar("K")
-V = TypeVar("V")
 T = TypeVar("T")
-
-
-_MISSING: Any = object()
-
-
-class UndoLog:
-    """Remembers how to take back every change of the tables that share it, while that is wanted."""
-
-    __slots__ = ("_undo", "on")
-
-    def __init__(self) -> None:
-        self.on = False
-        self._undo: list[Callable[[], object]] = []
-
-    def note(self, undo: Callable[[], object]) -> None:
-        """Remember how to take back what is just done."""
-        self._undo.append(undo)
-
-    def keep(self) -> None:
-        """Let what was changed so far stay as it is."""
-        self._undo.clear()
-
-    @property
-    def changes(self) -> int:
-        """How many changes could be taken back now."""
-        return len(self._undo)
-
-    def take_back(self, changes: int) -> None:
-        """Take back all but the first so many changes."""
-        while len(self._undo) > changes:
-            self._undo.pop()()
-
-    @contextmanager
-    def tentatively(self) -> Iterator[None]:
-        """Take back at the end whatever is changed meanwhile."""
-        if self.on:
-            raise AssertionError("a plan is made while another one is")
-        self.on = True
-        try:
-            yield
-        finally:
-            self.on = False
-            self.take_back(0)
-
-
-class Table(dict[K, V]):
-    """A dict that can be put back. Its values must not be changed in place."""
-
-    __slots__ = ("_log",)
-
-    def __init__(self, log: UndoLog) -> None:
-        super().__init__()
-        self._log = log
-
-    def __setitem__(self, key: K, value: V) -> None:
-        if self._log.on:
-            self._log.note(partial(self._put_back, key, dict.get(self, key, _MISSING)))
-        dict.__setitem__(self, key, value)
-
-    def __delitem__(self, key: K) -> None:
-        if self._log.on:
-            self._log.note(partial(self._put_back, key, dict.get(self, key, _MISSING)))
-        dict.__delitem__(self, key)
-
-    def pop(self, key: K, default: Any = None) -> Any:
-        """Take out a key; unlike a dict's, never raise."""
-        if self._log.on and key in self:
-            self._log.note(partial(self._put_back, key, self[key]))
-        return dict.pop(self, key, default)
-
-    def _put_back(self, key: K, value: V) -> None:
-        if value is _MISSING:
-            dict.pop(self, key, None)
-        else:
-            dict.__setitem__(self, key, value)
-
-
-class Tally(Table[K, int]):
-    """Counts of things that are alike, which can be put back; what is not there is no key."""
-
-    def add(self, key: K) -> None:
-        """Count one more."""
-        self[key] = self.get(key, 0) + 1
-
-    def discard(self, key: K) -> None:
-        """Count one less."""
-        if left := self[key] - 1:
-            self[key] = left
-        else:
-            del self[key]
-
-
-class Bag(set[K]):
-    """A set that can be put back; only `add` and `discard` may change it."""
-
-    def __init__(self, log: UndoLog) -> None:
-        super().__init__()
-        self._log = log
-
-    def add(self, key: K) -> None:
-        """Put in a key."""
-        if self._log.on and key not in self:
-            self._log.note(partial(set.discard, self, key))
-        set.add(self, key)
-
-    def discard(self, key: object) -> None:
-        """Take out a key, if it is there."""
-        if self._log.on and key in self:
-            self._log.note(partial(self._add_back, key))
-        set.discard(self, key)
-
-    def _add_back(self, key: Any) -> None:
-        set.add(self, key)
 
 
 _REMEMBERED = 10_000  # creations
@@ -550,6 +436,117 @@ class CallIndex:
         if kind in _COUNTED:
             _discard(self._under_way, kind, operation.key)
         _discard(self._arriving, operation.host, operation.key)
+
+
+Place = tuple[float, str]  # in the queue: since when, and the job
+
+
+class MachineIndex:
+    """What jobs have as their own, or wait for. Only the world changes it."""
+
+    def __init__(self, log: UndoLog) -> None:
+        self._log = log
+        self.machines: Table[str, JobMachines] = Table(log)  # by job
+        # How many were ordered for the jobs of each user; None: for those of all.
+        self._ordered: Table[str | None, int] = Table(log)
+        self._waiting: dict[str, Bag[str]] = {}  # by user: jobs for which nothing was ordered yet
+        self._parts: Table[str, frozenset[str]] = Table(log)  # job -> ids of its components
+        self._queue: list[Place] = []  # of those whose turn is by when they came, sorted
+        self._first: dict[int, JobMachines | None] = {}  # by that limit, as far as it was asked for
+
+    # --- reading -------------------------------------------------------------------------------
+
+    def ordered(self, user: str | None = None) -> int:
+        """Count the machines that belong to jobs, or to those of one user."""
+        return self._ordered.get(user, 0)
+
+    def waiting_of(self, user: str) -> Bag[str]:
+        """Return the user's jobs for which nothing was ordered yet."""
+        return self._waiting.get(user) or Bag(self._log)
+
+    def fellows(self, job_id: str) -> list[JobMachines]:
+        """Return what the other components of a heterogeneous job are to have."""
+        leader, plus, _ = job_id.partition("+")
+        parts = sorted(self._parts.get(leader, ())) if plus else ()
+        return [self.machines[part] for part in parts if part != job_id]
+
+    def lacking(self, own: JobMachines) -> int:
+        """Count these and those of its fellows for which nothing was ordered: they begin together."""
+        return own.size + sum(other.size for other in self.fellows(own.job) if not other.fleet)
+
+    def first(self, most_per_user: int) -> JobMachines | None:
+        """Return who has waited longest of those whose owners may have as many more; 0: any number."""
+        if most_per_user not in self._first:
+            self._first[most_per_user] = self._find_first(most_per_user)
+        return self._first[most_per_user]
+
+    def _find_first(self, most: int) -> JobMachines | None:
+        for _, job_id in self._queue:
+            own = self.machines[job_id]
+            if not most or self.ordered(own.user) + self.lacking(own) <= most:
+                return own
+        return None
+
+    # --- changing ------------------------------------------------------------------------------
+
+    def put(self, own: JobMachines) -> None:
+        """Take in what a job is to have, or a new record of it."""
+        old = self.machines.get(own.job)
+        self.machines[own.job] = own
+        self._note(old, own)
+
+    def drop(self, job_id: str) -> None:
+        """Forget what a job had; unknown: nothing."""
+        if (old := self.machines.pop(job_id)) is not None:
+            self._note(old, None)
+
+    def _note(self, before: JobMachines | None, after: JobMachines | None) -> None:
+        self._first.clear()
+        if self._log.on:
+            self._log.note(self._first.clear)
+        if before is not None:
+            self._count(before, -1)
+            self._leave(before, for_good=after is None)
+        if after is not None:
+            self._count(after, 1)
+            self._join(after)
+
+    def _count(self, own: JobMachines, sign: int) -> None:
+        for key in (None, own.user) if own.fleet else ():
+            self._ordered[key] = self.ordered(key) + sign * own.size
+
+    def _leave(self, own: JobMachines, *, for_good: bool) -> None:
+        if _waits(own):
+            self._waiting[own.user].discard(own.job)
+            if not own.inside:
+                self._move((own.queued_s, own.job), there=False)
+        leader, plus, _ = own.job.partition("+")
+        if plus and for_good:
+            self._parts[leader] = self._parts[leader] - {own.job}
+
+    def _join(self, own: JobMachines) -> None:
+        if _waits(own):
+            self._waiting.setdefault(own.user, Bag(self._log)).add(own.job)
+            if not own.inside:
+                self._move((own.queued_s, own.job), there=True)
+        leader, plus, _ = own.job.partition("+")
+        if plus:
+            self._parts[leader] = self._parts.get(leader, frozenset()) | {own.job}
+
+    def _move(self, place: Place, *, there: bool) -> None:
+        if self._log.on:
+            self._log.note(partial(self._put_back, place, there=not there))
+        self._put_back(place, there=there)
+
+    def _put_back(self, place: Place, *, there: bool) -> None:
+        if there:
+            insort(self._queue, place)
+        else:
+            del self._queue[bisect_left(self._queue, place)]
+
+
+def _waits(own: JobMachines) -> bool:
+    return own.waits and not own.fleet
 
 
 def _add(table: Table[str, frozenset[str]], name: str, key: str) -> None:

@@ -12,8 +12,8 @@ from typing import Any
 
 from backfill.core.model import actions as act
 from backfill.core.model import changes as ch
-from backfill.core.model.fleet import Instance, InstanceState
-from backfill.core.model.lifecycle import Cause, EvictionCause, ManagedNode, Phase, Rung
+from backfill.core.model.fleet import Instance, InstanceState, Rung
+from backfill.core.model.lifecycle import Cause, EvictionCause, ManagedNode, Phase
 from backfill.core.model.operations import HostAllocation
 from backfill.core.model.plan import Action, AnswerClaim, Before
 from backfill.core.model.refusals import Code, Refusal

@@ -15,8 +15,7 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from backfill.core.model.fleet import Flavour
-from backfill.core.model.lifecycle import Rung
+from backfill.core.model.fleet import Flavour, Rung
 from backfill.core.policies.ladder import Ladder, RungRule
 from backfill.core.policies.limits import Limits
 from backfill.core.policies.scale import Scale

@@ -12,8 +12,7 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
-from backfill.core.model.fleet import Flavour
-from backfill.core.model.lifecycle import Rung
+from backfill.core.model.fleet import Flavour, Rung
 from backfill.core.policies.ladder import Ladder, RungRule
 from backfill.core.policies.limits import Limits
 from backfill.core.policies.saving import daly_s

@@ -18,7 +18,8 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 
-from backfill.core.model.lifecycle import Phase, Rung
+from backfill.core.model.fleet import Rung
+from backfill.core.model.lifecycle import Phase
 from backfill.core.model.plan import Plan
 from backfill.core.policies.budgets import Budget, Budgets
 from backfill.core.policies.comeback import Comeback

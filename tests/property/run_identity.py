@@ -10,8 +10,7 @@ from dataclasses import dataclass, replace
 
 from backfill.core.model import changes as ch
 from backfill.core.model.cluster import Job, JobState
-from backfill.core.model.fleet import Flavour
-from backfill.core.model.lifecycle import Rung
+from backfill.core.model.fleet import Flavour, Rung
 from backfill.core.policies.ladder import Ladder, RungRule
 from backfill.core.policies.limits import Limits
 from backfill.core.policies.scale import Scale

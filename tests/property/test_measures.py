@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 from backfill.core.model import changes as ch
 from backfill.core.model.fleet import InstanceState
-from backfill.core.model.measures import Distribution, distribution, job_measures
 from backfill.core.world import World
 from backfill.drivers.simulated.hypervisor.hardware import Segment
+from backfill.sim.replay.measures import Distribution, distribution, job_measures
 from backfill.sim.replay.policy_replay import Run, reference, run
 from backfill.sim.replay.trace_cluster import START_S, JobTale
 from backfill.sim.schedulers.machine import Cluster

@@ -7,8 +7,7 @@ from dataclasses import replace
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from backfill.core.model.fleet import Flavour, NumaNode
-from backfill.core.model.lifecycle import Rung
+from backfill.core.model.fleet import Flavour, NumaNode, Rung
 from backfill.core.policies.ladder import Ladder, RungRule
 from backfill.core.policies.own_machines import OwnMachines
 from backfill.core.policies.spread import Larger, Order, Spread

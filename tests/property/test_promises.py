@@ -6,7 +6,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from backfill.core.model.cluster import JobState
-from backfill.core.model.lifecycle import Rung
+from backfill.core.model.fleet import Rung
 from backfill.core.policies.budgets import Budget, Budgets
 from backfill.core.policies.ladder import RungRule
 from backfill.core.policies.scale import Scale

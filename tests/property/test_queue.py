@@ -7,7 +7,7 @@ from dataclasses import replace
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from backfill.core.model.lifecycle import Rung
+from backfill.core.model.fleet import Rung
 from backfill.core.model.plan import Plan
 from backfill.core.policies.budgets import Budget, Budgets, Of
 from backfill.core.policies.comeback import Comeback

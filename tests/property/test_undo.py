@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from backfill.core.tables import Bag, Table, Tally, UndoLog
+from backfill.core.undo import Bag, Table, Tally, UndoLog
 
 KEYS = st.sampled_from("abc")
 STEPS = st.lists(

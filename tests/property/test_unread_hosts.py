@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from backfill.core.model import changes as ch
 from backfill.core.model.cluster import Job, JobState, Node, NodeBase
-from backfill.core.model.fleet import Host, Instance, InstanceState, Tag
-from backfill.core.model.lifecycle import HeldJob, ManagedNode, NodeProof, NodeStop, Phase, Rung
+from backfill.core.model.fleet import Host, Instance, InstanceState, Rung, Tag
+from backfill.core.model.lifecycle import HeldJob, ManagedNode, NodeProof, NodeStop, Phase
 from backfill.core.model.plan import AnswerClaim
 from backfill.core.model.quantities import Resources
 from backfill.core.policies.demand import Demand

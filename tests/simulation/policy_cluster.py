@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from backfill.core.model.cluster import JobState
-from backfill.core.model.fleet import Flavour
-from backfill.core.model.lifecycle import Phase, Rung
+from backfill.core.model.fleet import Flavour, Rung
+from backfill.core.model.lifecycle import Phase
 from backfill.core.policies.ladder import Ladder, RungRule
 from backfill.core.policies.limits import Limits
 from backfill.core.policies.scale import Scale

@@ -8,8 +8,8 @@ import pytest
 
 from backfill.core.model import changes as ch
 from backfill.core.model.cluster import JobState
-from backfill.core.model.fleet import Flavour, InstanceState
-from backfill.core.model.lifecycle import Phase, Rung
+from backfill.core.model.fleet import Flavour, InstanceState, Rung
+from backfill.core.model.lifecycle import Phase
 from backfill.core.model.refusals import Goal
 from backfill.core.model.sentences import why as why_not
 from backfill.core.policies.checkpoints import Checkpoints

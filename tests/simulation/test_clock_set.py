@@ -6,8 +6,8 @@ import pytest
 
 from backfill.core.model.changes import ClockSet, JobSeen
 from backfill.core.model.cluster import JobState
-from backfill.core.model.fleet import InstanceState
-from backfill.core.model.lifecycle import Phase, Rung
+from backfill.core.model.fleet import InstanceState, Rung
+from backfill.core.model.lifecycle import Phase
 from backfill.core.model.records import decode
 from backfill.core.policies.budgets import Budget, Budgets
 from backfill.core.policies.ladder import Ladder, RungRule

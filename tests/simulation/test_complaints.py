@@ -10,7 +10,8 @@ from dataclasses import replace
 
 from backfill.core.model.actions import CreateInstance
 from backfill.core.model.cluster import JobState, NodeBase
-from backfill.core.model.lifecycle import Phase, Rung
+from backfill.core.model.fleet import Rung
+from backfill.core.model.lifecycle import Phase
 from backfill.core.model.quantities import Resources
 from backfill.core.policies.comeback import Comeback
 from backfill.core.policies.ladder import Ladder, RungRule

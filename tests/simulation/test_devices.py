@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from backfill.core.model.devices import Sharing
-from backfill.core.model.lifecycle import Phase, Rung
+from backfill.core.model.fleet import Rung
+from backfill.core.model.lifecycle import Phase
 from backfill.core.model.sentences import why
 from backfill.core.policies.demand import Demand
 from backfill.core.policies.devices import DeviceRule, Devices

@@ -8,8 +8,8 @@ from dataclasses import replace
 import pytest
 
 from backfill.core.model import changes as ch
-from backfill.core.model.fleet import FleetState
-from backfill.core.model.lifecycle import Phase, Rung
+from backfill.core.model.fleet import FleetState, Rung
+from backfill.core.model.lifecycle import Phase
 from backfill.core.model.refusals import Code
 from backfill.core.model.sentences import why
 from backfill.core.policies.cloning import Cloning

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from backfill.core.model.lifecycle import Phase, Rung
+from backfill.core.model.fleet import Rung
+from backfill.core.model.lifecycle import Phase
 from backfill.core.model.sentences import why
 from backfill.core.policies.comeback import Comeback
 from backfill.core.policies.gaps import Gaps

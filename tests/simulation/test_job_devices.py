@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from backfill.core.model.devices import Holding, VirtualFunction
-from backfill.core.model.fleet import CloneMethod, InstanceSpec
+from backfill.core.model.fleet import CloneMethod, InstanceSpec, Rung
 from backfill.core.model.job_machines import MachinesState
-from backfill.core.model.lifecycle import Phase, Rung
+from backfill.core.model.lifecycle import Phase
 from backfill.core.model.records import decode
 from backfill.core.policies.cloning import Choice, Cloning
 from backfill.core.policies.ladder import Ladder, RungRule

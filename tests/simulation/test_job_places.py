@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
+from backfill.core.model.fleet import Rung
 from backfill.core.model.job_machines import MachinesState
-from backfill.core.model.lifecycle import Rung
 from backfill.core.model.quantities import Resources
 from backfill.core.policies.ladder import Ladder, RungRule
 from backfill.core.policies.own_machines import Hopeless, MachineNetwork, OwnMachines

@@ -8,7 +8,8 @@ import pytest
 
 from backfill.core.model.actions import DriverAction
 from backfill.core.model.cluster import JobState
-from backfill.core.model.lifecycle import Phase, Rung
+from backfill.core.model.fleet import Rung
+from backfill.core.model.lifecycle import Phase
 from backfill.core.policies.ladder import RungRule
 from backfill.drivers.store.memory import MemoryJournal
 from backfill.ports.errors import RefusedError

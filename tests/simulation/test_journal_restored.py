@@ -9,8 +9,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from backfill.core.model.cluster import JobState
-from backfill.core.model.fleet import InstanceState
-from backfill.core.model.lifecycle import HeldJob, ManagedNode, Phase, RefusedSuspend, Rung
+from backfill.core.model.fleet import InstanceState, Rung
+from backfill.core.model.lifecycle import HeldJob, ManagedNode, Phase, RefusedSuspend
 from backfill.core.model.sentences import why
 from backfill.core.policies.ladder import RungRule
 from backfill.core.policies.scale import Scale

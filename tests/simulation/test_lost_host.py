@@ -6,7 +6,8 @@ import pytest
 
 from backfill.core.model import changes as ch
 from backfill.core.model.cluster import JobState
-from backfill.core.model.lifecycle import Phase, Rung
+from backfill.core.model.fleet import Rung
+from backfill.core.model.lifecycle import Phase
 from backfill.core.model.refusals import Code, Goal
 from backfill.core.policies.comeback import Comeback
 from backfill.core.policies.ladder import Ladder, RungRule

@@ -6,7 +6,8 @@ import pytest
 
 from backfill.core.model.actions import UndrainNode
 from backfill.core.model.cluster import JobState
-from backfill.core.model.lifecycle import Phase, Rung
+from backfill.core.model.fleet import Rung
+from backfill.core.model.lifecycle import Phase
 from backfill.core.model.pilots import slot_of
 from backfill.core.model.sentences import why
 from backfill.core.policies.ladder import RungRule

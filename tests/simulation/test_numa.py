@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from backfill.core.model.fleet import Flavour, InstanceState, NumaNode
-from backfill.core.model.lifecycle import Phase, Rung
+from backfill.core.model.fleet import Flavour, InstanceState, NumaNode, Rung
+from backfill.core.model.lifecycle import Phase
 from backfill.core.model.sentences import why
 from backfill.core.policies.ladder import Ladder, RungRule
 from backfill.core.policies.own_machines import OwnMachines

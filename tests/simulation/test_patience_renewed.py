@@ -7,7 +7,8 @@ from dataclasses import replace
 import pytest
 
 from backfill.core.model.cluster import JobState
-from backfill.core.model.lifecycle import Phase, Rung
+from backfill.core.model.fleet import Rung
+from backfill.core.model.lifecycle import Phase
 from backfill.core.policies.ladder import RungRule
 from backfill.core.policies.workloads import Workloads
 from backfill.sim.scenarios.rehearsal import Rehearsal

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from backfill.core.model.cluster import JobState
-from backfill.core.model.lifecycle import JobPatience, Phase, Rung
+from backfill.core.model.fleet import Rung
+from backfill.core.model.lifecycle import JobPatience, Phase
 from backfill.core.policies.comeback import Comeback
 from backfill.core.policies.ladder import RungRule
 from backfill.core.policies.workloads import Workload, Workloads

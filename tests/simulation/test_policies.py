@@ -10,8 +10,8 @@ import pytest
 from backfill.core.model import changes as ch
 from backfill.core.model.actions import CreateInstance
 from backfill.core.model.cluster import Job, JobState, Node, NodeBase
-from backfill.core.model.fleet import Flavour, Host
-from backfill.core.model.lifecycle import Phase, Rung
+from backfill.core.model.fleet import Flavour, Host, Rung
+from backfill.core.model.lifecycle import Phase
 from backfill.core.model.plan import AnswerClaim
 from backfill.core.model.quantities import Resources
 from backfill.core.model.records import decode

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from backfill.core.model.cluster import JobState
-from backfill.core.model.fleet import InstanceState
-from backfill.core.model.lifecycle import Phase, Rung
+from backfill.core.model.fleet import InstanceState, Rung
+from backfill.core.model.lifecycle import Phase
 from backfill.core.model.refusals import Goal
 from backfill.core.model.sentences import line
 from backfill.core.policies.ladder import Ladder, RungRule

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from backfill.core.model.cluster import JobState
-from backfill.core.model.fleet import InstanceState
-from backfill.core.model.lifecycle import Phase, Rung
+from backfill.core.model.fleet import InstanceState, Rung
+from backfill.core.model.lifecycle import Phase
 from backfill.core.model.sentences import why
 from backfill.core.policies.gaps import Gaps
 from backfill.core.policies.ladder import Ladder, RungRule

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from backfill.core.model.changes import MemoryWritten
 from backfill.core.model.cluster import JobState
-from backfill.core.model.lifecycle import Rung
+from backfill.core.model.fleet import Rung
 from backfill.core.model.refusals import Goal
 from backfill.core.model.sentences import why
 from backfill.core.policies.ladder import Ladder, RungRule

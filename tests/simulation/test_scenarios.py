@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from backfill.core.model.lifecycle import Rung
+from backfill.core.model.fleet import Rung
 from backfill.core.policies.ladder import Ladder, RungRule
 from backfill.sim.scenarios.player import play
 from backfill.sim.scenarios.reader import load_scenario

@@ -12,8 +12,8 @@ import pytest
 from backfill.core import placement
 from backfill.core.model.actions import PauseInstance, ThawInstance
 from backfill.core.model.cluster import JobState
-from backfill.core.model.fleet import Flavour, InstanceState
-from backfill.core.model.lifecycle import ManagedNode, Phase, Rung
+from backfill.core.model.fleet import Flavour, InstanceState, Rung
+from backfill.core.model.lifecycle import ManagedNode, Phase
 from backfill.core.model.quantities import Resources
 from backfill.core.model.refusals import Code
 from backfill.core.model.sentences import line

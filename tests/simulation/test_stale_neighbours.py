@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 
 from backfill.core.model.cluster import JobState
-from backfill.core.model.fleet import Flavour, InstanceState
-from backfill.core.model.lifecycle import Phase, Rung
+from backfill.core.model.fleet import Flavour, InstanceState, Rung
+from backfill.core.model.lifecycle import Phase
 from backfill.core.model.refusals import Code, Goal, Refusal
 from backfill.core.model.sentences import line
 from backfill.core.policies.ladder import Ladder, RungRule

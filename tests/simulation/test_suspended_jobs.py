@@ -10,7 +10,8 @@ import pytest
 from backfill.core.model import changes as ch
 from backfill.core.model.actions import ResumeJob
 from backfill.core.model.cluster import JobState
-from backfill.core.model.lifecycle import ManagedNode, Phase, Rung
+from backfill.core.model.fleet import Rung
+from backfill.core.model.lifecycle import ManagedNode, Phase
 from backfill.core.model.refusals import Code, Goal
 from backfill.core.model.sentences import why
 from backfill.core.policies.ladder import Ladder, RungRule

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from backfill.core.model.cluster import JobState
-from backfill.core.model.fleet import InstanceState
-from backfill.core.model.lifecycle import Phase, Rung
+from backfill.core.model.fleet import InstanceState, Rung
+from backfill.core.model.lifecycle import Phase
 from backfill.core.policies.budgets import Budget, Budgets
 from backfill.core.policies.ladder import Ladder, RungRule
 from backfill.drivers.store.memory import MemoryJournal

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from backfill.core.model.lifecycle import Phase, Rung
+from backfill.core.model.fleet import Rung
+from backfill.core.model.lifecycle import Phase
 from backfill.core.model.refusals import Code
 from backfill.core.model.sentences import line
 from backfill.core.policies.ladder import Ladder, RungRule

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from backfill.core.model.fleet import InstanceState
-from backfill.core.model.lifecycle import Phase, Rung
+from backfill.core.model.fleet import InstanceState, Rung
+from backfill.core.model.lifecycle import Phase
 from backfill.core.model.sentences import why
 from backfill.core.policies.ladder import Ladder, RungRule
 from backfill.sim.scenarios.rehearsal import Rehearsal

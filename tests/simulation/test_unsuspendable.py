@@ -10,8 +10,8 @@ from dataclasses import replace
 import pytest
 
 from backfill.core.model.cluster import JobState
-from backfill.core.model.fleet import InstanceState
-from backfill.core.model.lifecycle import Phase, RefusedSuspend, Rung, Way
+from backfill.core.model.fleet import InstanceState, Rung
+from backfill.core.model.lifecycle import Phase, RefusedSuspend, Way
 from backfill.core.model.refusals import Goal
 from backfill.core.model.sentences import why
 from backfill.core.policies.ladder import Ladder, RungRule

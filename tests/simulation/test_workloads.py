@@ -10,8 +10,8 @@ import pytest
 
 from backfill.core.model.changes import HoldSet
 from backfill.core.model.cluster import JobState
-from backfill.core.model.fleet import Flavour, InstanceState
-from backfill.core.model.lifecycle import Phase, Rung
+from backfill.core.model.fleet import Flavour, InstanceState, Rung
+from backfill.core.model.lifecycle import Phase
 from backfill.core.policies.budgets import Budget, Budgets
 from backfill.core.policies.ladder import Ladder, RungRule
 from backfill.core.policies.limits import Limits

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from backfill.core.model.fleet import Flavour
-from backfill.core.model.lifecycle import Rung
+from backfill.core.model.fleet import Flavour, Rung
 from backfill.core.policies.ladder import Ladder, RungRule
 from backfill.core.policies.limits import Limits
 from backfill.core.policies.scale import Scale

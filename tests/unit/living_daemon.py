@@ -11,8 +11,8 @@ from pathlib import Path
 from queue import SimpleQueue
 
 from backfill.core.model.cluster import Job
-from backfill.core.model.fleet import Flavour
-from backfill.core.model.lifecycle import ManagedNode, Phase, Rung
+from backfill.core.model.fleet import Flavour, Rung
+from backfill.core.model.lifecycle import ManagedNode, Phase
 from backfill.core.policies.ladder import Ladder, RungRule
 from backfill.core.policies.scale import Scale
 from backfill.core.policy import PolicySet, Priorities, Template

@@ -11,8 +11,8 @@ import pytest
 from backfill.core.model import changes as ch
 from backfill.core.model.actions import CancelJob, DeleteInstance, RequeueJob
 from backfill.core.model.cluster import Job, JobState, Node, NodeBase
-from backfill.core.model.fleet import InstanceState
-from backfill.core.model.lifecycle import Cause, Condemned, HeldJob, NodeStop, Phase, Rung, Suspicion
+from backfill.core.model.fleet import InstanceState, Rung
+from backfill.core.model.lifecycle import Cause, Condemned, HeldJob, NodeStop, Phase, Suspicion
 from backfill.core.model.plan import Plan, SetNode
 from backfill.core.model.records import encode, remembered
 from backfill.core.model.refusals import Code

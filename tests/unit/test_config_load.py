@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from backfill.config import DaemonSettings, DomainType, Provider, catalogue, check_text, confined, load
-from backfill.core.model.lifecycle import Rung
+from backfill.core.model.fleet import Rung
 from backfill.core.policies.ladder import DEFAULT_RUNGS, RungRule
 from backfill.core.policies.limits import Limits
 from backfill.core.policies.spread import Order

@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from backfill.core.model.lifecycle import Phase, Rung
+from backfill.core.model.fleet import Rung
+from backfill.core.model.lifecycle import Phase
 
 ROOT = Path(__file__).parents[2]
 GLOSSARY = (ROOT / "docs/glossary.md").read_text(encoding="utf-8")

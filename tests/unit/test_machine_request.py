@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from backfill.core.model.cluster import MachineRequest
 from backfill.core.model.company import Company
-from backfill.core.model.machine_request import asked, parse, render, with_word_of, without_word, word_of
+from backfill.core.model.job_machines import asked, parse, render, with_word_of, without_word, word_of
 from backfill.core.model.refusals import Reason
 from backfill.core.model.sentences import sentence
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from backfill.core.model.measures import (
+from backfill.core.learning import Habits
+from backfill.sim.replay.measures import (
     Eviction,
-    Habits,
     Harvest,
     bounded_slowdown,
     distribution,

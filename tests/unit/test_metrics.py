@@ -14,8 +14,8 @@ import pytest
 from backfill.core.model import actions as act
 from backfill.core.model import changes as ch
 from backfill.core.model.cluster import Job, JobState
-from backfill.core.model.fleet import Host, Instance, InstanceState, Tag
-from backfill.core.model.lifecycle import Cause, EvictionCause, ManagedNode, NodeStop, Phase, Rung
+from backfill.core.model.fleet import Host, Instance, InstanceState, Rung, Tag
+from backfill.core.model.lifecycle import Cause, EvictionCause, ManagedNode, NodeStop, Phase
 from backfill.core.model.operations import HostAllocation
 from backfill.core.model.plan import AnswerClaim
 from backfill.core.model.quantities import Resources

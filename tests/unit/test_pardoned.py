@@ -9,7 +9,8 @@ import pytest
 from backfill.core.model import changes as ch
 from backfill.core.model.actions import RequeueJob
 from backfill.core.model.cluster import Job, JobState, NodeBase
-from backfill.core.model.lifecycle import Cause, Condemned, NodeStop, Phase, Rung
+from backfill.core.model.fleet import Rung
+from backfill.core.model.lifecycle import Cause, Condemned, NodeStop, Phase
 from backfill.core.model.plan import SetNode
 from backfill.core.model.refusals import Code, Goal
 from backfill.core.policies.budgets import Budget, Budgets

@@ -9,8 +9,8 @@ import pytest
 from backfill.core.model import changes as ch
 from backfill.core.model.actions import CancelJob, DeleteNode, DownNode, DriverAction, RequeueJob, TellJob
 from backfill.core.model.cluster import Job, JobState, Node, NodeBase
-from backfill.core.model.fleet import Flavour, Host, Instance, InstanceState, Tag
-from backfill.core.model.lifecycle import Cause, Condemned, HeldJob, ManagedNode, NodeStop, Phase, Rung
+from backfill.core.model.fleet import Flavour, Host, Instance, InstanceState, Rung, Tag
+from backfill.core.model.lifecycle import Cause, Condemned, HeldJob, ManagedNode, NodeStop, Phase
 from backfill.core.model.plan import Plan, SetNode
 from backfill.core.model.quantities import Resources
 from backfill.core.model.refusals import Code

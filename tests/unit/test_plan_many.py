@@ -15,8 +15,8 @@ from backfill.core import placement
 from backfill.core.model import changes as ch
 from backfill.core.model.actions import CreateInstance, PauseInstance
 from backfill.core.model.cluster import Job, JobState, MachineRequest, Node, NodeBase
-from backfill.core.model.fleet import Flavour, Host, Instance, InstanceState, Tag
-from backfill.core.model.lifecycle import HeldJob, ManagedNode, NodeProof, NodeStop, Phase, Rung
+from backfill.core.model.fleet import Flavour, Host, Instance, InstanceState, Rung, Tag
+from backfill.core.model.lifecycle import HeldJob, ManagedNode, NodeProof, NodeStop, Phase
 from backfill.core.model.quantities import Resources
 from backfill.core.model.refusals import Code, Goal, Reason
 from backfill.core.model.sentences import sentence

@@ -8,8 +8,8 @@ from dataclasses import replace
 import pytest
 
 from backfill.core.model import changes as ch
-from backfill.core.model.fleet import Flavour, Instance, InstanceState, Tag
-from backfill.core.model.lifecycle import ManagedNode, NodeStop, Phase, Rung
+from backfill.core.model.fleet import Flavour, Instance, InstanceState, Rung, Tag
+from backfill.core.model.lifecycle import ManagedNode, NodeStop, Phase
 from backfill.core.model.plan import SetNode
 from backfill.core.model.quantities import Resources
 from backfill.core.world import World

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from backfill.core.model.measures import Eviction, Harvest, distribution, eviction_measures, paired_delay
+from backfill.sim.replay.measures import Eviction, Harvest, distribution, eviction_measures, paired_delay
 from backfill.ui.report.comparison import difference, differences, interval, paired
 from backfill.ui.report.figures import FIGURES, Summary, plain
 from backfill.ui.report.replay_text import told_time

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from backfill.core.model.fleet import Flavour
 from backfill.core.policies.demand import JobShare
 from backfill.core.remainders import Offering, Pieces, Remainder, Remainders, instances_for, whole
-from backfill.core.tables import UndoLog
+from backfill.core.undo import UndoLog
 
 PLAIN, CMS = Offering("", ()), Offering("cms-7", ("shm",))
 FLAVOUR = Flavour(cpus=4, memory_mb=1000, memory_margin_mb=0)

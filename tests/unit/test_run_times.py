@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from backfill.core.model.measures import RunTimes
+from backfill.core.learning import RunTimes
 from backfill.core.reconcile.course import may_end
 
 

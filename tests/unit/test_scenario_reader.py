@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from backfill.config.problems import ConfigError
-from backfill.core.model.lifecycle import Rung
+from backfill.core.model.fleet import Rung
 from backfill.sim.scenarios.reader import load_scenario
 from backfill.sim.scenarios.scenario import Assertion, JobMoment, When
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from backfill.core.model.cluster import JobState
-from backfill.core.model.fleet import Checkpoint, Flavour
-from backfill.core.model.lifecycle import Rung
+from backfill.core.model.fleet import Checkpoint, Flavour, Rung
 from backfill.core.policies.ladder import Ladder, RungRule
 from backfill.core.policies.liveness import Liveness
 from backfill.core.policy import PolicySet, Priorities, Template

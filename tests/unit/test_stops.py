@@ -15,8 +15,8 @@ from backfill.core.model.actions import (
     ThawInstance,
 )
 from backfill.core.model.cluster import Job, JobState, Node, NodeBase
-from backfill.core.model.fleet import Flavour, Host, Instance, InstanceState, Tag
-from backfill.core.model.lifecycle import Cause, HeldJob, ManagedNode, NodeStop, Phase, Rung
+from backfill.core.model.fleet import Flavour, Host, Instance, InstanceState, Rung, Tag
+from backfill.core.model.lifecycle import Cause, HeldJob, ManagedNode, NodeStop, Phase
 from backfill.core.model.operations import Operation, OperationDone
 from backfill.core.model.plan import AnswerClaim, Plan, SetNode
 from backfill.core.model.quantities import Resources

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from backfill.core.model import changes as ch
-from backfill.core.model.fleet import Flavour
+from backfill.core.model.fleet import Flavour, Rung
 from backfill.core.model.lifecycle import (
     Cause,
     CheckpointOrder,
@@ -22,7 +22,6 @@ from backfill.core.model.lifecycle import (
     Phase,
     RefusedSuspend,
     Retry,
-    Rung,
     Suspicion,
 )
 from backfill.core.model.records import decode, encode, remembered

@@ -9,7 +9,7 @@ import pytest
 
 from backfill.core.model import changes as ch
 from backfill.core.model.cluster import Job, JobState, Node, NodeBase
-from backfill.core.model.fleet import Fleet, FleetState, InstanceState
+from backfill.core.model.fleet import Fleet, FleetState, InstanceState, Rung
 from backfill.core.model.lifecycle import (
     TRANSITIONS,
     InvalidTransitionError,
@@ -18,7 +18,6 @@ from backfill.core.model.lifecycle import (
     NodeStop,
     Phase,
     Retry,
-    Rung,
     check_transition,
 )
 from backfill.core.policies.ladder import Ladder, RungRule

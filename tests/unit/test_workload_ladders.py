@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from backfill.core.model.lifecycle import Rung
+from backfill.core.model.fleet import Rung
 from backfill.core.policies.ladder import Ladder, RungRule
 from backfill.core.policies.workloads import READY_MADE, ReadyMade, Workload, Workloads
 from backfill.core.policy import Proof

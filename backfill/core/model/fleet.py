@@ -23,6 +23,17 @@ class InstanceState(StrEnum):
     UNKNOWN = "unknown"  # its provider could not tell: `Instance.problem` says why; it is kept
 
 
+class Rung(StrEnum):
+    """One kind of eviction, cheapest first."""
+
+    THROTTLE = "throttle"
+    PAUSE = "pause"
+    SUSPEND = "suspend"
+    MIGRATE = "migrate"
+    REQUEUE = "requeue"
+    CANCEL = "cancel"
+
+
 # States in which it stands still with its work kept.
 STILL = frozenset({InstanceState.PAUSED, InstanceState.SUSPENDED})
 

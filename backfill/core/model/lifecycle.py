@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
-from backfill.core.model.fleet import Flavour
+from backfill.core.model.fleet import Flavour, Rung
 from backfill.core.model.keys import Option
 from backfill.core.model.readiness import GuestReport
 
@@ -201,17 +201,6 @@ class Condemned:
     cause: Cause
     since_s: float
     before: str = ""  # the node's reason until then: who wanted its host
-
-
-class Rung(StrEnum):
-    """One kind of eviction, cheapest first."""
-
-    THROTTLE = "throttle"
-    PAUSE = "pause"
-    SUSPEND = "suspend"
-    MIGRATE = "migrate"
-    REQUEUE = "requeue"
-    CANCEL = "cancel"
 
 
 @dataclass(frozen=True, slots=True)

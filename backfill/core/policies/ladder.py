@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from backfill.core.model.fleet import Rung
 from backfill.core.model.keys import about, key
-from backfill.core.model.lifecycle import Rung
 
 _KEPT_PERCENT = 2
 

@@ -8,8 +8,8 @@ from fnmatch import fnmatchcase
 from functools import cache
 
 from backfill.core.model.cluster import Job
+from backfill.core.model.fleet import Rung
 from backfill.core.model.keys import Option, about, key
-from backfill.core.model.lifecycle import Rung
 from backfill.core.policies.ladder import Ladder, RungRule
 
 

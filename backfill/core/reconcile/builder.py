@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from backfill.core.model.actions import DriverAction, Head, SuspendInstance, TellJob
 from backfill.core.model.cluster import ENDED, OUR_REASON, JobState
-from backfill.core.model.fleet import STILL, Fleet, Instance, InstanceState
-from backfill.core.model.lifecycle import ABSENT, ON_CPU, ManagedNode, Phase, Rung
+from backfill.core.model.fleet import STILL, Fleet, Instance, InstanceState, Rung
+from backfill.core.model.lifecycle import ABSENT, ON_CPU, ManagedNode, Phase
 from backfill.core.model.operations import Operation
 from backfill.core.model.plan import Action, AnswerClaim, Before, ForgetNode, Plan, SetNode
 from backfill.core.model.refusals import (

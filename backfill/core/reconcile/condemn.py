@@ -15,17 +15,8 @@ from dataclasses import replace
 from backfill.core.model.actions import CancelJob, DeleteInstance, RequeueJob
 from backfill.core.model.cluster import Job, NodeBase
 from backfill.core.model.fence import Verdict
-from backfill.core.model.fleet import STILL, Instance, InstanceState
-from backfill.core.model.lifecycle import (
-    Cause,
-    Condemned,
-    HeldJob,
-    ManagedNode,
-    NodeStop,
-    Phase,
-    Rung,
-    Suspicion,
-)
+from backfill.core.model.fleet import STILL, Instance, InstanceState, Rung
+from backfill.core.model.lifecycle import Cause, Condemned, HeldJob, ManagedNode, NodeStop, Phase, Suspicion
 from backfill.core.model.refusals import Code, Goal, Reason, Words, because, limit
 from backfill.core.model.sentences import sentence
 from backfill.core.policies.workloads import AtEnd

@@ -16,14 +16,13 @@ from backfill.core.model.actions import (
 )
 from backfill.core.model.cluster import OUR_REASON, Job, JobState, Node
 from backfill.core.model.fence import judge
-from backfill.core.model.fleet import Instance, InstanceState
+from backfill.core.model.fleet import Instance, InstanceState, Rung
 from backfill.core.model.lifecycle import (
     EvictionCause,
     HeldJob,
     ManagedNode,
     NodeStop,
     Phase,
-    Rung,
     interrupted,
     unwoken,
 )

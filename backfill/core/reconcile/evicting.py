@@ -10,24 +10,15 @@ from dataclasses import replace
 from backfill.core.model.actions import CancelMove, MigrateInstance, PauseInstance, ThrottleInstance, WarnJob
 from backfill.core.model.cluster import Job, JobState, Node
 from backfill.core.model.fence import judge
-from backfill.core.model.fleet import STILL, Instance, InstanceState
-from backfill.core.model.lifecycle import (
-    Cause,
-    JobCheck,
-    ManagedNode,
-    NodeStop,
-    Phase,
-    Rung,
-    set_back,
-    unwoken,
-)
+from backfill.core.model.fleet import STILL, Instance, InstanceState, Rung
+from backfill.core.model.lifecycle import Cause, JobCheck, ManagedNode, NodeStop, Phase, set_back, unwoken
 from backfill.core.model.operations import Operation
 from backfill.core.model.refusals import Code, Goal, Reason, Words, because
 from backfill.core.model.sentences import sentence
 from backfill.core.placement import closed
 from backfill.core.policies.workloads import WarnBy, Workload
 from backfill.core.queue import Topic
-from backfill.core.reconcile.admission import unplaced
+from backfill.core.reconcile.admission import NoMove, unplaced, whereto
 from backfill.core.reconcile.builder import PlanBuilder, Progress, ladder_of, suspend, tell
 from backfill.core.reconcile.checkpoints import lost_order, order_back, place_elsewhere
 from backfill.core.reconcile.condemn import clear, condemn, forgotten, lost, over, permit, stale, work_on
@@ -46,17 +37,8 @@ from backfill.core.reconcile.course import (
     waits_after_all,
 )
 from backfill.core.reconcile.devices import unplug_first
-from backfill.core.reconcile.held_jobs import (
-    PAUSED,
-    await_patience,
-    drained,
-    holding,
-    mark_anew,
-    suspend_jobs,
-    went_on_before,
-)
-from backfill.core.reconcile.held_limits import tell_stopped
-from backfill.core.reconcile.moves import NoMove, whereto
+from backfill.core.reconcile.held_jobs import PAUSED, await_patience, drained, mark_anew, went_on_before
+from backfill.core.reconcile.holding import active_jobs, all_suspended, job_starts, tell_stopped
 from backfill.core.reconcile.own_machines import kept_off
 from backfill.core.reconcile.pressure import has_room_beside, hold_back, is_free_for, only_claimed, why_taken
 from backfill.core.reconcile.reasons import not_lost_yet, out_of_service
@@ -332,41 +314,11 @@ def _tell_slurm(builder: PlanBuilder, node: ManagedNode) -> None:
     _suspend_in_slurm(builder, node, seen)
 
 
-def hold_jobs(builder: PlanBuilder, node: ManagedNode) -> None:
-    """Drain a node that stands still and suspend its jobs, where nothing else can be decided about it."""
-    seen = builder.world.nodes.get(node.name)
-    if seen is None or builder.blind or job_starts(builder, node):
-        return
-    builder.watch(node.name)
-    if drained(builder, node, seen):
-        _all_suspended(builder, node, seen)
-
-
-def _all_suspended(builder: PlanBuilder, node: ManagedNode, seen: Node) -> bool:
-    """Return True if its jobs are noted, and suspended unless Slurm refuses; else see to it."""
-    jobs = _active(builder, node)
-    held = holding(builder, node, jobs)
-    if held != node.held:
-        stop = of_workload(builder, node)
-        mark_anew(builder, node, seen, held)
-        builder.note(node, f"holds job {', '.join(j.id for j in jobs)}", held=held, stop=stop)
-        return False
-    refused = {h.id for h in held if h.refused}
-    running = [j for j in jobs if j.state is not JobState.SUSPENDED and j.id not in refused]
-    if running:
-        suspend_jobs(builder, node, seen, running)
-    return not running
-
-
-def _active(builder: PlanBuilder, node: ManagedNode) -> list[Job]:
-    return [job for job in builder.world.jobs_on(node.name) if job.active]
-
-
 def _suspend_in_slurm(builder: PlanBuilder, node: ManagedNode, seen: Node) -> None:
     """Note whose jobs are to be suspended by us, suspend them, and then the node is aside."""
-    if not _all_suspended(builder, node, seen):
+    if not all_suspended(builder, node, seen):
         return
-    jobs, held = _active(builder, node), node.held
+    jobs, held = active_jobs(builder, node), node.held
     if not jobs:
         _without_jobs(builder, node)
         return
@@ -403,21 +355,6 @@ def _without_jobs(builder: PlanBuilder, node: ManagedNode) -> None:
         condemn(builder, node, Cause.MISSING, "Slurm shows no job on it, and it is hidden as for one")
     else:
         clear(builder, node, f"{node.reason}; no job was on it")
-
-
-# From the hook's word to the first command of the job: 30 to 40 ms where little else runs.
-_JOB_STARTS_S = 0.1
-
-
-def job_starts(builder: PlanBuilder, node: ManagedNode) -> bool:
-    """Return True if the job that took the host is just being started: our calls would be in its way.
-
-    They take slurmctld's locks and processor time in those milliseconds; the instance stands still
-    already, and nothing is lost when Slurm hears of it a little later.
-    """
-    came_s = max((claim.since_s for claim in builder.world.claims_on(node.host)), default=0.0)
-    builder.wake_at(came_s + _JOB_STARTS_S)
-    return builder.now_s < came_s + _JOB_STARTS_S
 
 
 def held_back(builder: PlanBuilder, node: ManagedNode) -> None:

@@ -31,18 +31,18 @@ from backfill.core.reconcile.admission import (
 )
 from backfill.core.reconcile.builder import PlanBuilder, Progress, members, removals
 from backfill.core.reconcile.condemn import clear
-from backfill.core.reconcile.orders import (
+from backfill.core.reconcile.names import keep_failed_name
+from backfill.core.reconcile.own_machines import (
     all_begun,
     comes_first,
     free_names,
     image_of_order,
     in_turn,
     need_of_member,
+    places_in,
     places_on,
 )
-from backfill.core.reconcile.own_machines import places_in
 from backfill.core.reconcile.pressure import why_taken
-from backfill.core.reconcile.retries import keep_failed_name
 from backfill.core.room import host_full, numa_full, own_loan, places_now, room
 
 

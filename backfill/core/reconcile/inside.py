@@ -12,9 +12,8 @@ from dataclasses import replace
 from backfill.core.model.actions import EndInside, NameMachines, TellJob, UnpinJob
 from backfill.core.model.cluster import OUR_REASON, Job
 from backfill.core.model.fleet import Flavour, Fleet, FleetState
-from backfill.core.model.job_machines import JobMachines, MachinesState
+from backfill.core.model.job_machines import NONE_THERE, JobMachines, MachinesState, render
 from backfill.core.model.lifecycle import ABSENT, ManagedNode
-from backfill.core.model.machine_request import NONE_THERE, render
 from backfill.core.model.plan import SetFleet, SetMachines
 from backfill.core.model.quantities import Resources
 from backfill.core.model.refusals import Code, Goal, Reason, because

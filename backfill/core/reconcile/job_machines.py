@@ -12,9 +12,8 @@ from dataclasses import replace
 from backfill.core.model.actions import HoldJob, PinJob, ReleaseJob, RevokeJob, TellJob, UnpinJob
 from backfill.core.model.cluster import ENDED, OUR_REASON, Job, JobState, MachineRequest
 from backfill.core.model.fleet import Flavour, Fleet, FleetState
-from backfill.core.model.job_machines import JobMachines, MachinesState
+from backfill.core.model.job_machines import JobMachines, MachinesState, render
 from backfill.core.model.lifecycle import ABSENT, EvictionCause, ManagedNode, Phase
-from backfill.core.model.machine_request import render
 from backfill.core.model.plan import SetFleet, SetMachines
 from backfill.core.model.refusals import Code, Goal, Reason, because
 from backfill.core.model.sentences import sentence

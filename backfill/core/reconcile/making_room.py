@@ -14,7 +14,7 @@ from backfill.core.queue import Topic
 from backfill.core.reconcile.admission import full, hour_over_s, present, unplaced
 from backfill.core.reconcile.builder import PlanBuilder, kept_in_memory, ladder_of, members
 from backfill.core.reconcile.course import in_vain, likely_to_end, may_end
-from backfill.core.reconcile.orders import (
+from backfill.core.reconcile.own_machines import (
     all_begun,
     comes_first,
     free_names,

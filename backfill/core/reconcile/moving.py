@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from backfill.core.model.actions import MigrateInstance
-from backfill.core.model.fleet import STILL, Instance, InstanceState
-from backfill.core.model.lifecycle import ManagedNode, Phase, Rung, unwoken
+from backfill.core.model.fleet import STILL, Instance, InstanceState, Rung
+from backfill.core.model.lifecycle import ManagedNode, Phase, unwoken
 from backfill.core.model.refusals import Goal
 from backfill.core.reconcile.builder import PlanBuilder
 from backfill.core.reconcile.condemn import awaited

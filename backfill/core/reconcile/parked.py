@@ -9,8 +9,8 @@ from math import inf
 from backfill.core.model.actions import RequeueJob
 from backfill.core.model.cluster import Job, JobState, Node, left_s
 from backfill.core.model.fence import Verdict, judge, unsure
-from backfill.core.model.fleet import STILL, Instance, InstanceState
-from backfill.core.model.lifecycle import Cause, HeldJob, ManagedNode, Phase, Rung, Way, unwoken
+from backfill.core.model.fleet import STILL, Instance, InstanceState, Rung
+from backfill.core.model.lifecycle import Cause, HeldJob, ManagedNode, Phase, Way, unwoken
 from backfill.core.model.refusals import Code, Goal, Reason, Words, because
 from backfill.core.model.sentences import sentence
 from backfill.core.picture import Picture
@@ -19,7 +19,7 @@ from backfill.core.policies.gaps import late
 from backfill.core.policies.ladder import RungRule
 from backfill.core.policy import Proof
 from backfill.core.queue import Topic
-from backfill.core.reconcile.admission import unplaced
+from backfill.core.reconcile.admission import NoMove, unplaced, whereto
 from backfill.core.reconcile.builder import (
     PlanBuilder,
     Progress,
@@ -53,8 +53,7 @@ from backfill.core.reconcile.held_jobs import (
     unknown_to,
     way,
 )
-from backfill.core.reconcile.held_limits import keep_alive
-from backfill.core.reconcile.moves import NoMove, whereto
+from backfill.core.reconcile.holding import keep_alive
 from backfill.core.reconcile.own_machines import kept_off
 from backfill.core.reconcile.pressure import has_room_beside, is_free_for, only_claimed, stop_where_wanted
 from backfill.core.reconcile.reasons import drained_for_long, most_drained_s

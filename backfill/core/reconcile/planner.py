@@ -14,7 +14,6 @@ from backfill.core.model.plan import AnswerClaim, EndClaim, Plan
 from backfill.core.model.quantities import NOTHING
 from backfill.core.model.refusals import Code, Goal, Reason, Words, because
 from backfill.core.model.sentences import sentences
-from backfill.core.names import names_of
 from backfill.core.picture import Picture
 from backfill.core.placement import rooms_of
 from backfill.core.policy import PolicySet, Proof
@@ -29,6 +28,7 @@ from backfill.core.reconcile.inside import plan_inside, step_inside
 from backfill.core.reconcile.job_machines import plan_machines, step_machines
 from backfill.core.reconcile.making_room import promised_rooms
 from backfill.core.reconcile.moving import step_moving
+from backfill.core.reconcile.names import names_of
 from backfill.core.reconcile.orphans import catch_up, newer, not_known, step_left_over, step_orphans
 from backfill.core.reconcile.parked import step_parked
 from backfill.core.reconcile.pressure import above_budget, fits_beside, in_use, within

@@ -7,8 +7,8 @@ from dataclasses import replace
 
 from backfill.core.model.actions import PauseInstance, ThrottleInstance
 from backfill.core.model.cluster import Job, Node, end_s
-from backfill.core.model.fleet import Host, Instance, InstanceState
-from backfill.core.model.lifecycle import ABSENT, ManagedNode, Phase, Rung
+from backfill.core.model.fleet import Host, Instance, InstanceState, Rung
+from backfill.core.model.lifecycle import ABSENT, ManagedNode, Phase
 from backfill.core.model.operations import HostAllocation
 from backfill.core.model.quantities import NOTHING, Resources
 from backfill.core.model.refusals import Code, Goal, Reason, Words, because

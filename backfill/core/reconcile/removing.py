@@ -26,10 +26,10 @@ from backfill.core.reconcile.condemn import (
     work_on,
 )
 from backfill.core.reconcile.course import begin_eviction, first_rung
-from backfill.core.reconcile.held_limits import give_back
+from backfill.core.reconcile.holding import give_back
+from backfill.core.reconcile.names import note_failure
 from backfill.core.reconcile.pressure import must_leave, stop_where_wanted
 from backfill.core.reconcile.reasons import reason_over, taken_by_jobs, wanted_back
-from backfill.core.reconcile.retries import note_failure
 from backfill.core.room import unread_since
 
 

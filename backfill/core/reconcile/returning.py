@@ -26,7 +26,7 @@ from backfill.core.reconcile.held_jobs import (
     waits_for,
     went_on_before,
 )
-from backfill.core.reconcile.held_limits import settled, tell_back
+from backfill.core.reconcile.holding import settled, tell_back
 from backfill.core.reconcile.pressure import awaits_word, give_cpus, has_room_beside
 from backfill.core.reconcile.proof import (
     ask_on,

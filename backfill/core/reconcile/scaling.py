@@ -25,11 +25,10 @@ from backfill.core.reconcile.admission import (
 from backfill.core.reconcile.builder import PlanBuilder, answers, budgets_change_s, removals
 from backfill.core.reconcile.condemn import clear
 from backfill.core.reconcile.making_room import idle_for_own, idle_for_stopped, none_left_for_new
-from backfill.core.reconcile.orders import first_of_all, lacks_room
-from backfill.core.reconcile.own_machines import asks, kinds_waiting
+from backfill.core.reconcile.names import failing, free_slot, look_at_given_up
+from backfill.core.reconcile.own_machines import asks, first_of_all, kinds_waiting, lacks_room
 from backfill.core.reconcile.pressure import most_disruptions
 from backfill.core.reconcile.reasons import asked_back, beyond_room
-from backfill.core.reconcile.retries import failing, free_slot, look_at_given_up
 from backfill.core.room import NodeNeed, crowded
 from backfill.core.tables import Making
 

@@ -17,7 +17,7 @@ from backfill.core.model.refusals import Goal, step_failed
 from backfill.core.queue import Entity, Kind, Result, again_s
 from backfill.core.reconcile.builder import PlanBuilder
 from backfill.core.reconcile.course import begin_eviction
-from backfill.core.reconcile.evicting import hold_jobs
+from backfill.core.reconcile.holding import hold_jobs
 from backfill.core.reconcile.pressure import awaits_word, has_room_beside, must_leave, stop_where_wanted
 
 Looks = Mapping[Kind, Callable[..., None]]

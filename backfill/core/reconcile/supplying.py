@@ -12,13 +12,13 @@ from backfill.core.model.operations import Operation
 from backfill.core.model.pilots import name_of, slot_of, slot_of_name
 from backfill.core.model.readiness import image_streak
 from backfill.core.model.refusals import Code, Goal, Reason, Words, because, limit
-from backfill.core.names import names_of
 from backfill.core.placement import count_on, node_of, open_hosts, wanted_again_s
 from backfill.core.policies.supply import Offer, PilotsWanted
 from backfill.core.queue import Topic
 from backfill.core.reconcile.admission import MINUTE_S, unheard_nodes
 from backfill.core.reconcile.builder import PlanBuilder, Progress, most_instances, on_cpu
 from backfill.core.reconcile.making_room import seeking_room
+from backfill.core.reconcile.names import names_of
 from backfill.core.reconcile.own_machines import kinds_waiting
 from backfill.core.remainders import instances_for
 from backfill.core.room import places_now

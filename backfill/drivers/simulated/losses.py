@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from math import inf
 
 from backfill.core.model.cluster import ACTIVE, JobState
-from backfill.core.model.fleet import IN_MEMORY, InstanceState
-from backfill.core.model.lifecycle import Rung
+from backfill.core.model.fleet import IN_MEMORY, InstanceState, Rung
 from backfill.core.policies.ladder import RungRule
 from backfill.core.policy import PolicySet
 from backfill.drivers.simulated.clock import WallClock

@@ -10,7 +10,7 @@ from dataclasses import replace
 from math import ceil
 
 from backfill.core.model.cluster import ACTIVE, ENDED, NOWHERE, OUR_REASON, Job, JobState, Node, NodeBase
-from backfill.core.model.machine_request import with_word_of, without_word, word_of
+from backfill.core.model.job_machines import with_word_of, without_word, word_of
 from backfill.drivers.slurm import pilots
 from backfill.drivers.slurm.access import Access, AccessRules, release
 from backfill.drivers.slurm.checks import (

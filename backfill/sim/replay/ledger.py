@@ -7,12 +7,12 @@ from dataclasses import dataclass, field
 
 from backfill.core.model import actions as act
 from backfill.core.model import changes as ch
-from backfill.core.model.fleet import Instance, InstanceState
-from backfill.core.model.lifecycle import Phase, Rung, given_up_for
-from backfill.core.model.measures import Eviction, Harvest
+from backfill.core.model.fleet import Instance, InstanceState, Rung
+from backfill.core.model.lifecycle import Phase, given_up_for
 from backfill.core.model.plan import Action, SetNode
 from backfill.core.world import World
 from backfill.drivers.simulated.hypervisor.hardware import Segment, Violation
+from backfill.sim.replay.measures import Eviction, Harvest
 from backfill.sim.replay.trace_cluster import JobTale
 
 _RUNGS = {InstanceState.PAUSED: Rung.PAUSE, InstanceState.SUSPENDED: Rung.SUSPEND}

@@ -12,7 +12,6 @@ from typing import Protocol
 
 from backfill.core.model.changes import Change
 from backfill.core.model.lifecycle import Phase
-from backfill.core.model.measures import Harvest
 from backfill.core.model.quantities import Resources
 from backfill.core.model.refusals import Code, Goal, Refusal
 from backfill.core.policies.victims import Extent
@@ -24,6 +23,7 @@ from backfill.sim.replay.arrivals import Arrivals
 from backfill.sim.replay.costs import ReplayCosts
 from backfill.sim.replay.fitting import misfit
 from backfill.sim.replay.ledger import Ledger, Window
+from backfill.sim.replay.measures import Harvest
 from backfill.sim.replay.reference import BareReplay
 from backfill.sim.replay.replay_daemon import ReplayDaemon
 from backfill.sim.replay.trace_cluster import START_S, JobTale, MetalShape, TraceCluster

@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 
 from backfill.core.model import changes as ch
 from backfill.core.model.cluster import ENDED, OUR_REASON, Job
-from backfill.core.model.lifecycle import Phase, Rung
+from backfill.core.model.fleet import Rung
+from backfill.core.model.lifecycle import Phase
 from backfill.core.model.records import decode
 from backfill.core.policies.ladder import Ladder, RungRule
 from backfill.core.policies.workloads import Workloads

@@ -8,8 +8,8 @@ from statistics import median
 
 from backfill.core.model import changes as ch
 from backfill.core.model.cluster import Job, JobState
-from backfill.core.model.fleet import Instance, InstanceState
-from backfill.core.model.lifecycle import ManagedNode, Phase, Rung
+from backfill.core.model.fleet import Instance, InstanceState, Rung
+from backfill.core.model.lifecycle import ManagedNode, Phase
 from backfill.core.model.records import decode
 from backfill.ports.storage import Record
 from backfill.sim.scenarios.payloads import PayloadStock

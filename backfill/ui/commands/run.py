@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from backfill.core.model.machine_request import NONE_THERE, asked
+from backfill.core.model.job_machines import NONE_THERE, asked
 from backfill.drivers.slurm.commands import SlurmTools
 from backfill.drivers.slurm.job_pins import inside_pin
 from backfill.ports.errors import DriverError

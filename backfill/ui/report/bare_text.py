@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import asdict, replace
 
-from backfill.core.model.measures import Distribution, JobMeasures, job_measures
 from backfill.sim.replay.bare import ReplayResult
+from backfill.sim.replay.measures import Distribution, JobMeasures, job_measures
 from backfill.sim.traces.window import told_early
 
 COLUMNS = ("mean", "median", "p90", "p99", "maximum")

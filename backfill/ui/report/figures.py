@@ -7,7 +7,9 @@ from dataclasses import asdict, dataclass
 from functools import partial
 from statistics import fmean
 
-from backfill.core.model.measures import (
+from backfill.core.model.sentences import goal, why
+from backfill.sim.replay.ledger import counts_of
+from backfill.sim.replay.measures import (
     CORE_S_PER_CORE_H,
     Distribution,
     EvictionMeasures,
@@ -19,8 +21,6 @@ from backfill.core.model.measures import (
     job_measures,
     paired_delay,
 )
-from backfill.core.model.sentences import goal, why
-from backfill.sim.replay.ledger import counts_of
 from backfill.sim.replay.policy_replay import Run
 from backfill.sim.replay.trace_cluster import JobTale
 

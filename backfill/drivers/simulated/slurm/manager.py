@@ -10,7 +10,7 @@ from contextlib import AbstractContextManager, contextmanager, suppress
 from functools import partial
 
 from backfill.core.model.cluster import ENDED, OUR_REASON, Job, JobState, Node, SlurmSettings, SlurmVersion
-from backfill.core.model.machine_request import with_word_of, without_word, word_of
+from backfill.core.model.job_machines import with_word_of, without_word, word_of
 from backfill.drivers.simulated.clock import WallClock
 from backfill.drivers.simulated.events import EventQueue
 from backfill.drivers.simulated.faults import Faults

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from backfill.core.model.cluster import Job, JobState, Node, NodeBase
-from backfill.core.model.machine_request import asked
+from backfill.core.model.job_machines import asked
 from backfill.drivers.simulated.events import SimEvent
 
 

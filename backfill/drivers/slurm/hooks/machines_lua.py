@@ -9,7 +9,7 @@ from backfill.drivers.slurm.job_pins import PIN_PREFIX
 
 # What a job asks for stands in its control environment (its options, by the SPANK plugin), in --extra
 # or in --comment; a constraint or a partition asks for plain ones. The reader of the word in
-# core/model/machine_request.py has the same keys and bounds.
+# core/model/job_machines.py has the same keys and bounds.
 _TEXT = r"""
 local sizes = { K = 1 / 1024, M = 1, G = 1024, T = 1024 * 1024 }
 

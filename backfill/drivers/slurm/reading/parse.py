@@ -8,7 +8,7 @@ from dataclasses import dataclass, fields
 from functools import lru_cache
 
 from backfill.core.model.cluster import Job, JobState, Node
-from backfill.core.model.machine_request import asked
+from backfill.core.model.job_machines import asked
 from backfill.core.model.quantities import MOST_NODES, parse_hostlist
 from backfill.drivers.slurm.reading.states import is_exclusive, job_state, node_state
 from backfill.ports.errors import BadOutputError

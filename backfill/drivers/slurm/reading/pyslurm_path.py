@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from backfill.core.model.cluster import Job, JobState, Node
-from backfill.core.model.machine_request import asked
+from backfill.core.model.job_machines import asked
 from backfill.drivers.child import Child
 from backfill.drivers.slurm.commands import CONTROLLER, NAME_CONF, SlurmTools, meaning_of
 from backfill.drivers.slurm.reading.parse import asked_hosts, given, hosts, tasks

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from backfill.core.model.cluster import Job, JobState, Node, NodeBase
-from backfill.core.model.machine_request import asked
+from backfill.core.model.job_machines import asked
 from backfill.drivers.slurm.commands import meaning_of
 from backfill.drivers.slurm.reading.parse import asked_hosts, given, hosts, job_memory, tasks
 from backfill.drivers.slurm.reading.states import is_exclusive, job_state, node_state

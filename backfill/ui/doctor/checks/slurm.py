@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from backfill.config.model import HookPlaceKind
 from backfill.core.model.cluster import NodeBase
-from backfill.core.model.lifecycle import Rung
+from backfill.core.model.fleet import Rung
 from backfill.core.model.quantities import parse_hostlist
 from backfill.drivers.slurm.conf.cgroups import heeds_failure, works_without_systemd
 from backfill.drivers.slurm.conf.site import ConfLine, has_all

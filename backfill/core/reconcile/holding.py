@@ -1,4 +1,7 @@
-"""Time limits of jobs that Slurm will not suspend: raised while they stand still, set right afterwards."""
+"""The jobs of a node that stands still: suspended in Slurm as well, or else their time limits are raised.
+
+Limits that were raised are set right afterwards.
+"""
 
 from __future__ import annotations
 
@@ -7,13 +10,72 @@ from dataclasses import replace
 from functools import partial
 
 from backfill.core.model.actions import LimitJob
-from backfill.core.model.cluster import Job, JobState, end_s
+from backfill.core.model.cluster import Job, JobState, Node, end_s
 from backfill.core.model.lifecycle import HeldJob, JobLimit, ManagedNode, Phase, RefusedSuspend
 from backfill.core.model.refusals import Code, Goal, Words, because, call_failed
 from backfill.core.model.sentences import instead
 from backfill.core.policies.unsuspendable import next_minute_s, whole_minutes_s
 from backfill.core.reconcile.builder import PlanBuilder, Progress, tell
-from backfill.core.reconcile.held_jobs import components, held_elsewhere
+from backfill.core.reconcile.course import of_workload
+from backfill.core.reconcile.held_jobs import (
+    components,
+    drained,
+    held_elsewhere,
+    holding,
+    mark_anew,
+    suspend_jobs,
+)
+
+# From the hook's word to the first command of the job: 30 to 40 ms where little else runs.
+_JOB_STARTS_S = 0.1
+
+
+# --- suspended in Slurm ----------------------------------------------------------------------------
+
+
+def hold_jobs(builder: PlanBuilder, node: ManagedNode) -> None:
+    """Drain a node that stands still and suspend its jobs, where nothing else can be decided about it."""
+    seen = builder.world.nodes.get(node.name)
+    if seen is None or builder.blind or job_starts(builder, node):
+        return
+    builder.watch(node.name)
+    if drained(builder, node, seen):
+        all_suspended(builder, node, seen)
+
+
+def all_suspended(builder: PlanBuilder, node: ManagedNode, seen: Node) -> bool:
+    """Return True if its jobs are noted, and suspended unless Slurm refuses; else see to it."""
+    jobs = active_jobs(builder, node)
+    held = holding(builder, node, jobs)
+    if held != node.held:
+        stop = of_workload(builder, node)
+        mark_anew(builder, node, seen, held)
+        builder.note(node, f"holds job {', '.join(j.id for j in jobs)}", held=held, stop=stop)
+        return False
+    refused = {h.id for h in held if h.refused}
+    running = [j for j in jobs if j.state is not JobState.SUSPENDED and j.id not in refused]
+    if running:
+        suspend_jobs(builder, node, seen, running)
+    return not running
+
+
+def active_jobs(builder: PlanBuilder, node: ManagedNode) -> list[Job]:
+    """Return the jobs on the node that have its CPUs, or have them back when they go on."""
+    return [job for job in builder.world.jobs_on(node.name) if job.active]
+
+
+def job_starts(builder: PlanBuilder, node: ManagedNode) -> bool:
+    """Return True if the job that took the host is just being started: our calls would be in its way.
+
+    They take slurmctld's locks and processor time in those milliseconds; the instance stands still
+    already, and nothing is lost when Slurm hears of it a little later.
+    """
+    came_s = max((claim.since_s for claim in builder.world.claims_on(node.host)), default=0.0)
+    builder.wake_at(came_s + _JOB_STARTS_S)
+    return builder.now_s < came_s + _JOB_STARTS_S
+
+
+# --- time limits of those that Slurm will not suspend ----------------------------------------------
 
 
 def keep_alive(builder: PlanBuilder, node: ManagedNode, kept: Iterable[HeldJob]) -> None:

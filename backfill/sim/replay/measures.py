@@ -5,7 +5,7 @@ Times are seconds, work is core seconds (cores x seconds) unless the name says o
 
 from __future__ import annotations
 
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import ceil
@@ -213,62 +213,3 @@ def paired_delay(
 
 def _share(part: float, whole: float) -> float:
     return part / whole if whole > 0 else 0.0
-
-
-# --- how much of their time limits the owners of jobs use ---------------------------------------
-
-_LATEST = 16  # jobs of one owner that count
-_LATEST_OF_ALL = 64  # for an owner of whom too little is known
-_FEWEST = 3  # of which something can be said
-
-
-class Habits:
-    """Of each user the share of the time limit that each of the latest jobs has used, 0 to 1."""
-
-    def __init__(self) -> None:
-        self._shares: dict[str, deque[float]] = {}
-        self._of_all: deque[float] = deque(maxlen=_LATEST_OF_ALL)
-
-    def learn(self, user: str, ran_s: float, limit_s: float) -> bool:
-        """Take in a job of this user's that ran for so long, by a limit above 0.
-
-        Returns True if anybody's shares may be others than before.
-        """
-        before = self.shares(user), self.shares("")
-        share = max(0.0, min(1.0, ran_s / limit_s))
-        self._shares.setdefault(user, deque(maxlen=_LATEST)).append(share)
-        self._of_all.append(share)
-        return (self.shares(user), self.shares("")) != before
-
-    def shares(self, user: str) -> tuple[float, float] | None:
-        """Return the shares that a quarter, and nine in ten, of this user's latest jobs did not exceed.
-
-        Those of all users' jobs, if too few of this one's are known; None: of these, too.
-        """
-        own = self._shares.get(user, ())
-        known = sorted(own if len(own) >= _FEWEST else self._of_all)
-        if len(known) < _FEWEST:
-            return None
-        return known[(len(known) - 1) // 4], known[ceil(0.9 * len(known)) - 1]
-
-
-class RunTimes:
-    """For how long the latest jobs of each user ran that came to their end, s."""
-
-    def __init__(self) -> None:
-        self._times: dict[str, deque[float]] = {}
-        self._of_all: deque[float] = deque(maxlen=_LATEST_OF_ALL)
-
-    def learn(self, user: str, ran_s: float) -> None:
-        """Take in a job of this user's that has ended."""
-        self._times.setdefault(user, deque(maxlen=_LATEST)).append(ran_s)
-        self._of_all.append(ran_s)
-
-    def left_s(self, user: str, age_s: float) -> list[float]:
-        """Return how much longer than `age_s` the latest jobs of this user ran, of those that did, sorted.
-
-        Those of all users' jobs, if too few of this one's are known; empty if too few of these are, too.
-        """
-        own = self._times.get(user, ())
-        known = own if len(own) >= _FEWEST else self._of_all
-        return sorted(ran_s - age_s for ran_s in known if ran_s > age_s) if len(known) >= _FEWEST else []
