@@ -197,10 +197,10 @@ class FleetIndex:
     def _insert(self, times: list[T], at: T) -> None:
         """Put a moment into its place; of very many the oldest are forgotten."""
         insort(times, at)  # type: ignore[call-overload]  # times, or tuples with one
+        forgotten = times[:-_REMEMBERED]
+        del times[:-_REMEMBERED]
         if self._log.on:
-            self._log.note(partial(times.remove, at))
-        else:
-            del times[:-_REMEMBERED]
+            self._log.note(partial(_take_out, times, at, forgotten))
 
     def forget(self, name: str) -> None:
         """Drop a managed node that is over; unknown: nothing."""
@@ -247,6 +247,12 @@ class FleetIndex:
         self._first_seen.pop((host, name), None)
         self._instances_on.get(host, set()).discard(name)
         self._places.get(name, set()).discard(host)
+
+
+def _take_out(times: list[T], at: T, forgotten: list[T]) -> None:
+    """Put what was forgotten for a moment back, and take that out."""
+    times[:0] = forgotten
+    times.remove(at)
 
 
 def in_order(names: Collection[str]) -> Iterable[str]:

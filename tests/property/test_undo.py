@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from backfill.core import tables
+from backfill.core.model.lifecycle import ManagedNode, Phase
+from backfill.core.tables import FleetIndex
 from backfill.core.undo import Bag, Table, Tally, UndoLog
 
 KEYS = st.sampled_from("abc")
@@ -86,3 +90,25 @@ def test_a_tally_counts_what_is_alike_and_forgets_what_is_gone(keys: list[str]) 
     for key in keys:
         tally.discard(key)
     assert not tally
+
+
+@pytest.mark.parametrize("kept", [True, False])
+def test_of_very_many_creations_the_oldest_are_forgotten(monkeypatch: pytest.MonkeyPatch, kept: bool) -> None:
+    """Also where a plan makes them; and where that is taken back, all are there again."""
+    monkeypatch.setattr(tables, "_REMEMBERED", 3)
+    log = UndoLog()
+    fleet = FleetIndex(log)
+    for made_s in (1.0, 2.0, 3.0):
+        fleet.manage(_made(made_s))
+    with log.tentatively():
+        for made_s in (5.0, 4.0, 0.5):
+            fleet.manage(_made(made_s))
+        if kept:
+            log.keep()
+    assert fleet._created == ([3.0, 4.0, 5.0] if kept else [1.0, 2.0, 3.0])
+    assert fleet._begun == {"host bm1": fleet._created, "image ": fleet._created}
+
+
+def _made(made_s: float) -> ManagedNode:
+    """One that was made then."""
+    return ManagedNode(f"vn{made_s}", "10.0.0.1/8", "bm1", 1, Phase.BOOTING, made_s, made_s)

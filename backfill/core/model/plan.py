@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, TypeAlias
 
 from backfill.core.model.actions import DriverAction
 from backfill.core.model.changes import (
@@ -16,8 +17,10 @@ from backfill.core.model.changes import (
 from backfill.core.model.fleet import Fleet
 from backfill.core.model.job_machines import JobMachines
 from backfill.core.model.lifecycle import ManagedNode
-from backfill.core.model.operations import HostAllocation
 from backfill.core.model.refusals import Refusal as Refusal
+
+if TYPE_CHECKING:
+    from backfill.core.model.operations import HostAllocation
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +130,7 @@ class EndClaim:
 
 Action = DriverAction | SetNode | ForgetNode | SetFleet | SetMachines | AnswerClaim | EndClaim
 # What was known, before a step, of the node whose record it sets or drops, or of the claim that it answers.
-Before = ManagedNode | HostAllocation | None
+Before: TypeAlias = "ManagedNode | HostAllocation | None"
 
 
 @dataclass(frozen=True, slots=True)

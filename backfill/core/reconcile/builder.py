@@ -72,7 +72,7 @@ def once_a_look(ask: Callable[[PlanBuilder], Found]) -> Callable[[PlanBuilder], 
 
 
 class PlanBuilder:
-    """Collects the plan, and tries each step on the world, which takes all of them back at the end."""
+    """Collects the plan. Each step takes effect in the world at once; the planner may take all of it back."""
 
     def __init__(self, world: World, policies: PolicySet) -> None:
         self.world: Picture = world  # for steps: to be read

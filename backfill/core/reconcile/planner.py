@@ -1,4 +1,4 @@
-"""plan(world, policies) -> Plan: the one function that decides, live and in replay."""
+"""Makes plans: `enact` for whoever begins them, `plan` for whoever only asks. Both decide alike."""
 
 from __future__ import annotations
 
@@ -142,12 +142,12 @@ def _plan(world: World, policies: PolicySet, aside: SetAside, *, keep: bool) -> 
     sparing = Sparing(builder, _LOOKS, aside)
     with world.undo.tentatively():
         done = queue.drain(sparing.look_at if queue.spares else partial(builder.look_at, _LOOKS), most)
+        found = builder.finish(queue.results(), queue.next_wake_s())
         if keep and not sparing.failed:
             world.undo.keep()
     if sparing.failed:
         queue.put_back(done)  # as of a plan that is not carried out
         raise StepsFailedError(sparing.failed)
-    found = builder.finish(queue.results(), queue.next_wake_s())
     if not keep:
         queue.put_back(done if found.actions else ())
     queue.latest = None if found.actions else found

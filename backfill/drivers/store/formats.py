@@ -20,7 +20,7 @@ from backfill.drivers.store.codec import WORDS
 FORMATS = (
     (1, ""),  # plain text; before fingerprints were taken
     (2, "9532352ca33e57c1"),
-    (3, "6ff60117623f0ca0"),
+    (3, "0c07aaf84eaf350b"),
 )
 VERSION = FORMATS[-1][0]
 
