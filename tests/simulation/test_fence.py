@@ -10,6 +10,7 @@ from backfill.core.model.cluster import JobState
 from backfill.core.model.fleet import Flavour, InstanceState, Rung
 from backfill.core.model.lifecycle import Phase
 from backfill.core.policies.ladder import Ladder, RungRule
+from backfill.core.policies.limits import Limits
 from backfill.core.policy import PolicySet
 from backfill.drivers.simulated.costs import StepCosts
 from backfill.drivers.simulated.world import SimulatedWorld
@@ -53,6 +54,28 @@ def test_a_job_that_left_its_node_is_not_taken_for_one_that_ended() -> None:
     sim.requeue_behind(held, delay_s=5.0)
     run.until(lambda: all(sim.job(j).state is JobState.COMPLETED for j in (requeued, held)), 900)
     assert sim.audit() == []
+
+
+def test_a_stale_copy_that_somebody_lets_run_is_stopped_before_its_end_is_certain() -> None:
+    """Its end may wait for hours, for a limit of ours; two runs at once may not."""
+    sim = cluster(hosts=("bm1", "bm2"))
+    rules = replace(policies(), hosts=("bm1", "bm2"), limits=Limits(destroys_per_hour=0))
+    run = Rehearsal(sim, rules, MemoryJournal())
+    low = sim.submit("htc", 900.0)
+    run.until(lambda: running(run, low), 60)
+    (old,) = sim.job(low).nodes
+    host = run.world.managed[old].host
+    high = sim.submit("batch", 60.0, required_nodes=(host,))
+    run.until(lambda: run.world.managed[old].phase is Phase.PARKED, 60)
+    sim.slurm.set_down(old, "admin: look")  # which begins the job anew
+    run.until(lambda: sim.job(low).restarts == 1 and running(run, low), 300)
+    run.until(lambda: sim.job(high).state is JobState.COMPLETED, 300)
+    run.run(20.0)
+    sim.provider.thaw(host, old)
+    run.until(lambda: sim.hosts[host].instances[old].state is InstanceState.PAUSED, 5)
+    run.run(60.0)
+    assert sim.hosts[host].instances[old].state is InstanceState.PAUSED
+    assert sim.job(low).state is JobState.RUNNING
 
 
 def test_a_job_that_ended_keeps_nothing_from_the_others() -> None:

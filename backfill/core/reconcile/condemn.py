@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from backfill.core.model.actions import CancelJob, DeleteInstance, RequeueJob
+from backfill.core.model.actions import CancelJob, DeleteInstance, PauseInstance, RequeueJob
 from backfill.core.model.cluster import Job, NodeBase
 from backfill.core.model.fence import Verdict
 from backfill.core.model.fleet import STILL, Instance, InstanceState, Rung
@@ -368,9 +368,22 @@ def stale(builder: PlanBuilder, node: ManagedNode, verdict: Verdict) -> bool:
         return False
     cause = Cause.PATIENCE if verdict.overdue else Cause.STALE
     reason = f"{sentence(verdict.stale)}: the copy here is destroyed"
-    if not _awaits_others(builder, node, reason) and condemn(builder, node, cause, reason):
-        tell_requeued(builder, node)
+    if not _awaits_others(builder, node, reason):
+        _stop_stale(builder, node, reason)
+        if condemn(builder, node, cause, reason):
+            tell_requeued(builder, node)
     return True
+
+
+def _stop_stale(builder: PlanBuilder, node: ManagedNode, reason: str) -> None:
+    """Let it run no further until its end is certain: the other run may be at work.
+
+    A job that is just leaving the node is ended by its slurmd; the other run begins after that.
+    """
+    instance = builder.instance(node)
+    if instance is None or instance.state is not InstanceState.RUNNING or builder.world.jobs_on(node.name):
+        return
+    builder.do(PauseInstance(subject=node.name, generation=node.generation, reason=reason, host=node.host))
 
 
 def over(builder: PlanBuilder, node: ManagedNode) -> None:
