@@ -12,6 +12,7 @@ from backfill.core.policies.demand import Demand
 from backfill.core.policies.devices import DeviceRule, Devices
 from backfill.core.policies.ladder import Ladder, RungRule
 from backfill.core.policies.scale import Scale
+from backfill.drivers.simulated.faults import Odd
 from backfill.drivers.simulated.world import SimulatedWorld
 from backfill.ports.errors import UnreachableError
 from backfill.sim.scenarios.rehearsal import Rehearsal
@@ -188,6 +189,28 @@ def test_a_job_whose_function_is_gone_is_told_and_gets_it_when_it_is_there_again
     sim.provider.functions += lost
     run.until(lambda: plugged(sim, second), 60)
     run.until(lambda: ended(sim, second) and not held(sim), 400)
+    assert sim.audit() == []
+
+
+@pytest.mark.parametrize("anew", [False, True])
+def test_one_reading_without_a_job_takes_no_device_from_it(anew: bool) -> None:
+    """It may be at work with it. A daemon that begins anew has never seen the job, and asks by its name."""
+    sim = cluster()
+    functions(sim, "bm1", "bm2")
+    run = play(sim, policies(devices=RULES))
+    job = sim.submit("htc", 600.0, features="vf")
+    run.until(lambda: running(sim, job), 100)
+    run.run(20.0)
+    before = held(sim)
+    sim.faults.misread(Odd.NO_JOBS, times=1)
+    if anew:
+        run.kill()
+        run.start()
+    for _ in range(40):
+        run.run(0.25)
+        assert plugged(sim, job)
+    assert held(sim) == before
+    run.until(lambda: ended(sim, job) and not held(sim), 700)
     assert sim.audit() == []
 
 

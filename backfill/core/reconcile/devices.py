@@ -30,10 +30,7 @@ def see_to_devices(builder: PlanBuilder, node: ManagedNode, instance: Instance) 
         return
     jobs = _borrowers(builder, node)
     if holder and all(job.id != holder for job in jobs):
-        reason = f"job {holder} has left {node.name}"
-        builder.do(
-            ReturnDevices(subject=node.name, generation=node.generation, reason=reason, host=node.host)
-        )
+        _take_back(builder, node, holder)
         return
     for job in jobs:
         loan = _loan(builder, node, job)
@@ -50,6 +47,18 @@ def see_to_devices(builder: PlanBuilder, node: ManagedNode, instance: Instance) 
             continue
         _hold(builder, node, job, loan)
         return
+
+
+def _take_back(builder: PlanBuilder, node: ManagedNode, holder: str) -> None:
+    """Take devices from a job that has left the node: one of which Slurm shows nothing may be there still."""
+    vanished = any(held.id == holder for held in builder.world.vanished_on(node.name))
+    over_s = builder.world.vanished_s(node.name) + builder.policies.limits.missing_s
+    if vanished and builder.now_s < over_s:
+        builder.wake_at(over_s)
+        builder.refuse(node.name, Goal.UNPLUG, because(Code.MAY_HAVE_JOBS, jobs=(holder,)))
+        return
+    reason = f"job {holder} has left {node.name}"
+    builder.do(ReturnDevices(subject=node.name, generation=node.generation, reason=reason, host=node.host))
 
 
 def _borrowers(builder: PlanBuilder, node: ManagedNode) -> Sequence[Job]:

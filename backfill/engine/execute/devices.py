@@ -8,7 +8,7 @@ import logging
 from backfill.core.model import actions as act
 from backfill.core.model import changes as ch
 from backfill.core.model.fleet import InstanceState
-from backfill.engine.looking import Outside, read_instance
+from backfill.engine.looking import Outside, read_instance, read_job
 from backfill.ports.capabilities import DeviceHolder
 from backfill.ports.errors import BusyError, DriverError, RefusedError
 from backfill.ports.provider import InstanceProvider
@@ -18,7 +18,10 @@ BEFORE, AFTER = "before-move", "after-move"
 
 
 def lend(outside: Outside, action: act.DeviceAction) -> list[ch.Change]:
-    """Do it, and read the instance."""
+    """Do it, and read the instance. Nothing is taken from a job that Slurm shows there when it is asked anew.
+
+    Raises DriverError.
+    """
     provider = outside.providers[action.host]
     if not isinstance(provider, DeviceHolder):
         raise RefusedError(action.subject, f"the provider of {action.host} has no devices")
@@ -26,12 +29,23 @@ def lend(outside: Outside, action: act.DeviceAction) -> list[ch.Change]:
         case act.HoldDevices():
             provider.hold(action.wanted, action.sharing)
         case act.ReturnDevices():
+            if shown := _shown_there(outside, provider, action.subject):
+                return shown
             provider.give_back(action.host, action.subject)
         case act.UnplugDevices():
             take_out(provider, action.host, action.subject)
         case act.PlugDevices():
             put_in(provider, action.host, action.subject)
     return read_instance(outside, action.host, action.subject)
+
+
+def _shown_there(outside: Outside, provider: DeviceHolder, name: str) -> list[ch.Change]:
+    """Return Slurm's word of the jobs that hold what the instance has, if one of them is on its node."""
+    holders = sorted({holding.job for holding in provider.holdings() if holding.instance == name})
+    jobs = outside.manager.read_jobs(holders) if holders else {}
+    if not any(job.holds_nodes and name in job.nodes for job in jobs.values()):
+        return []
+    return [change for holder in holders for change in read_job(outside, holder)]
 
 
 def holds_devices(provider: InstanceProvider, name: str) -> bool:
