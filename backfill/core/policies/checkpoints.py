@@ -38,7 +38,7 @@ class Checkpoints:
         A part that cannot be read has no time. `moves`: how that clock was set, which makes none of
         them older.
         """
-        over = (c.id for c in kept if not c.problem and _expires_s(c, moves) <= clock_s)
+        over = (c.id for c in kept if (c.expires_s or not c.problem) and _expires_s(c, moves) <= clock_s)
         return tuple(dict.fromkeys(over))
 
 

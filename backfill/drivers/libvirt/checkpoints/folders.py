@@ -20,7 +20,7 @@ from pathlib import Path
 from backfill.core.model.fleet import Checkpoint
 from backfill.drivers.libvirt import programs
 from backfill.drivers.libvirt.checkpoints import manifest as books
-from backfill.drivers.libvirt.checkpoints import packing
+from backfill.drivers.libvirt.checkpoints import packing, unsealed
 from backfill.drivers.libvirt.checkpoints.manifest import Manifest, Part
 from backfill.drivers.libvirt.store import Store, folders_in
 from backfill.ports.errors import (
@@ -71,7 +71,9 @@ class CheckpointFolders:
         try:
             if not books.present(folder):
                 return None
-            return replace(books.read(folder).checkpoint, whole=books.read_whole(folder.parent))
+            manifest, doubt = _look(folder)
+            problem = doubt.problem if isinstance(doubt, BadOutputError) else ""
+            return replace(manifest.checkpoint, whole=books.read_whole(folder.parent), problem=problem)
         except NotFoundError:  # it was dropped in this moment
             return None
         except (BadOutputError, UnreadableError) as error:
@@ -96,11 +98,13 @@ class CheckpointFolders:
     def keep(self, wanted: Checkpoint, document: str, home: Path, quota_mb: float | None) -> Checkpoint:
         """Keep the memory and disk of a suspended instance, whose files are in `home`.
 
-        Kept already: that one is returned.
+        Kept already: that one is returned, unless it did not outlive a power cut.
         """
         folder = self.folder(wanted.id, wanted.name)
         if books.present(folder):
-            return books.read(folder).checkpoint
+            manifest, doubt = _look(folder)
+            if not isinstance(doubt, BadOutputError):
+                return manifest.checkpoint
         used_mb = {part: _used_bytes(home / part) / _MB for part in (_MEMORY, _DISK, _SEED)}
         size_mb = sum(used_mb.values())
         linked = home.stat().st_dev == self._store.root.stat().st_dev  # it gets a second name
@@ -117,7 +121,8 @@ class CheckpointFolders:
             copy_file(wanted.name, home / _SEED, folder / _SEED)
             # The memory stands last: only with it a state that is put back is whole.
             parts = tuple(Part(part, part) for part in (_DISK, _SEED, _MEMORY))
-            books.write(folder, Manifest(kept, parts, document))
+            written = unsealed.note(folder, (part.stored for part in parts))
+            books.write(folder, Manifest(kept, parts, document, written))
         except (OSError, DriverError) as error:
             shutil.rmtree(folder, ignore_errors=True)
             if isinstance(error, DriverError):
@@ -151,9 +156,14 @@ class CheckpointFolders:
     # --- sealing ---------------------------------------------------------------------------
 
     def seal(self, folder: Path) -> Manifest:
-        """Pack the files where that pays and note their checksums; sealed already is fine."""
+        """Pack the files where that pays and note their checksums; sealed already is fine.
+
+        BadOutputError where they may not be as they were kept; BusyError: another machine can tell.
+        """
         with self._sealing:
-            manifest = books.read(folder)
+            manifest, doubt = _look(folder)
+            if doubt is not None:
+                raise doubt
             if manifest.sealed:
                 if not books.read_whole(folder.parent):
                     self._seal_whole(folder.parent)
@@ -169,6 +179,7 @@ class CheckpointFolders:
             )
             sealed = Manifest(checkpoint, parts, manifest.document)
             books.write(folder, sealed)
+            packing.flush_folder(folder)
             for before, after in zip(manifest.parts, parts, strict=True):
                 if before.stored != after.stored:
                     (folder / before.stored).unlink(missing_ok=True)
@@ -278,6 +289,16 @@ def untouched_s(folder: Path) -> float:
         return time.time() - max(p.stat().st_mtime for p in (folder, *folder.iterdir()))
     except OSError:
         return 0.0
+
+
+def _look(folder: Path) -> tuple[Manifest, DriverError | None]:
+    """Read the manifest, and what speaks against sealing it."""
+    manifest = books.read(folder)
+    doubt = unsealed.doubt(folder, manifest)
+    if doubt is not None:  # another process may just have sealed it, and removed what it had packed
+        manifest = books.read(folder)
+        doubt = None if manifest.sealed else doubt
+    return manifest, doubt
 
 
 def _stored(manifest: Manifest, name: str) -> str:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from backfill.core.model.fleet import Checkpoint, InstanceState
 from backfill.drivers.libvirt import programs
-from backfill.drivers.libvirt.checkpoints import save_image
+from backfill.drivers.libvirt.checkpoints import packing, save_image
 from backfill.drivers.libvirt.checkpoints.folders import untouched_s
 from backfill.drivers.libvirt.checkpoints.manifest import Manifest
 from backfill.drivers.libvirt.connection.domain_xml import placed
@@ -66,6 +66,7 @@ def put_back(pool: Pool, host: str, name: str, identity: str) -> None:
         store = pool.store_on(host)
         try:
             ready = pool.checkpoints.unpack(manifest, store.home(name))
+            packing.flush_all(name, (builder for builder, _ in ready))  # the old memory is the only one
         except DriverError:
             for builder in store.home(name).glob("*.back"):
                 builder.unlink(missing_ok=True)  # a full disk is not to stay full by our doing
@@ -78,6 +79,7 @@ def put_back(pool: Pool, host: str, name: str, identity: str) -> None:
         store.discard_memory(name)
         for builder, place in ready:  # the memory, which makes it whole, comes last
             builder.replace(place)
+        packing.flush_all(name, (place for _, place in ready))  # or a power cut brings back the old state
 
 
 def _part(manifests: list[Manifest], identity: str, name: str) -> Manifest:

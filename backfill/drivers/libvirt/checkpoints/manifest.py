@@ -28,12 +28,25 @@ class Part:
 
 
 @dataclass(frozen=True, slots=True)
+class Written:
+    """Who wrote the files of a part that is not sealed, in which boot, and their sizes by name."""
+
+    machine: str
+    boot: str
+    sizes: dict[str, int]
+
+
+@dataclass(frozen=True, slots=True)
 class Manifest:
-    """A checkpoint and its files. It is sealed when every file has its checksum."""
+    """A checkpoint and its files. It is sealed when every file has its checksum.
+
+    `written`: until then; None as well where an older backfill kept it.
+    """
 
     checkpoint: Checkpoint
     parts: tuple[Part, ...]
     document: str  # the domain document with which a host can define the instance again
+    written: Written | None = None
 
     @property
     def sealed(self) -> bool:
@@ -66,7 +79,8 @@ def read(folder: Path) -> Manifest:
         said = body["checkpoint"]
         said["members"] = tuple(said["members"])
         parts = tuple(Part(**part) for part in body["parts"])
-        manifest = Manifest(Checkpoint(**said), parts, str(body["document"]))
+        written = Written(**body["written"]) if body.get("written") else None
+        manifest = Manifest(Checkpoint(**said), parts, str(body["document"]), written)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         problem = f"its manifest cannot be read: {error}"
         raise BadOutputError(str(folder), problem, "delete this checkpoint") from error

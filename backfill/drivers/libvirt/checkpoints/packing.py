@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 import subprocess
 import tempfile
 import threading
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
@@ -22,6 +24,7 @@ _MB = 1_000_000
 _WORTH = 0.15
 # Slower than this it would still be at work when the next checkpoint comes.
 _SLOWEST_MB_S = 20.0
+_FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +117,29 @@ def flush(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def flush_folder(folder: Path) -> None:
+    """Have the names in the folder on disk, where its file system can be asked for that."""
+    try:
+        flush(folder)
+    except OSError as error:
+        if error.errno != errno.EINVAL:
+            raise
+
+
+def flush_all(name: str, paths: Iterable[Path]) -> None:
+    """Have these files of `name` on disk, with their names. Typed errors."""
+    try:
+        folders = set()
+        for path in paths:
+            flush(path)
+            folders.add(path.parent)
+        for folder in folders:
+            flush_folder(folder)
+    except OSError as error:
+        kind = NoCapacityError if error.errno in _FULL else DriverError
+        raise kind(name, f"its files cannot be written to disk: {error}") from error
 
 
 def checksum(path: Path) -> str:
