@@ -386,8 +386,8 @@ class CallIndex:
         old = self.operations.get(change.key)
         if old is not None:
             self._landed(old)
-        attempts = old.attempts if old is not None else 0
-        operation = Operation(change.key, change.host, True, change.at_s, attempts)
+        attempts, finals = (old.attempts, old.finals) if old is not None else (0, 0)
+        operation = Operation(change.key, change.host, True, change.at_s, attempts, finals=finals)
         self.operations[change.key] = operation
         kind, name, _ = change.key.split(":", 2)
         _add(self._of, name, change.key)

@@ -210,7 +210,7 @@ class CheckpointKeeper(Protocol):
         """All of them, the oldest first; a damaged one has a `problem`."""
 
     def verify(self, identity: str) -> None:
-        """Read it all again. BadOutputError names what is missing or damaged."""
+        """Read it all again. DamagedError names what is missing or damaged."""
 
     def rehearse(self, host: str, identity: str) -> None:
         """Verify it, and load each part into memory on `host` once: never run, then thrown away.
@@ -221,7 +221,8 @@ class CheckpointKeeper(Protocol):
     def put_back(self, host: str, name: str, identity: str) -> None:
         """Give the instance, at rest on `host` or gone, this state; it is suspended afterwards.
 
-        A checkpoint that cannot be verified is refused before the old state is given up.
+        A checkpoint that cannot be verified is refused before the old state is given up: DamagedError
+        where it is of no use for good.
         """
 
     def drop(self, identity: str) -> None:

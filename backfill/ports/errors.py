@@ -57,6 +57,12 @@ class BadOutputError(DriverError):
     """The outside system answered something that we cannot read; nothing was changed by us."""
 
 
+class DamagedError(BadOutputError):
+    """What was kept is not as it was when it was kept, or not all of it is there any more."""
+
+    retry = False
+
+
 def unreadable(subject: str, error: OSError, path: object = None) -> UnreadableError:
     """Make the error of a file that the system did not let us use: its path and a next step."""
     where = path or error.filename or "a file"

@@ -11,6 +11,8 @@ from backfill.core.model import changes as ch
 from backfill.core.model.cluster import JobState
 from backfill.core.model.fleet import Checkpoint, InstanceState
 from backfill.core.model.lifecycle import Phase
+from backfill.core.model.refusals import Goal
+from backfill.core.model.sentences import why as why_not
 from backfill.core.policies.checkpoints import Checkpoints
 from backfill.core.policies.scale import Scale
 from backfill.core.policies.workloads import ReadyMade, Workload, Workloads
@@ -209,6 +211,90 @@ def test_a_damaged_checkpoint_starts_the_lost_job_anew() -> None:
     run.until(lambda: run.sim.job(job).restarts == 1, 300)
     run.until(lambda: run.sim.job(job).state is JobState.COMPLETED, 900)
     assert [v for v in run.sim.audit() if v.kind in ("stale", "twice")] == []
+
+
+def narrow(run_s: float) -> tuple[Rehearsal, str]:
+    """A job on one instance; two other hosts have room for another."""
+    policy = replace(policies(), scale=Scale(warm=1, idle_s=1000.0), hosts=HOSTS)
+    run = Rehearsal(cluster(hosts=HOSTS), policy, MemoryJournal())
+    job = run.sim.submit("htc", run_s)
+    run.until(lambda: running(run, job), 60)
+    return run, job
+
+
+def out_for(run: Rehearsal, outage_s: float, *names: str) -> list[str]:
+    """Let each first call that puts one of these back fail, and all for so long from then on."""
+    original, tried, began_s = run.sim.provider.put_back, [], dict[str, float]()
+
+    def out(host: str, name: str, identity: str) -> None:
+        tried.append(name)
+        first = name not in began_s
+        if name in names and (first or run.sim.now_s < began_s[name] + outage_s):
+            began_s.setdefault(name, run.sim.now_s)
+            raise UnreachableError(name, f"libvirt on {host} did not answer")
+        original(host, name, identity)
+
+    run.sim.provider.put_back = out  # type: ignore[method-assign]
+    return tried
+
+
+def told_of(run: Rehearsal, name: str) -> list[str]:
+    """What is said of why its checkpoint is not in place."""
+    refusals = run.cycle.last.refusals
+    return [why_not(r) for r in refusals if r.wanted is Goal.CHECKPOINT and r.subject == name]
+
+
+@pytest.mark.parametrize("outage_s", [0.0, 60.0])
+@pytest.mark.parametrize("names", [("vn1",), ("vn2",), MEMBERS])
+def test_a_passing_failure_never_costs_a_lost_job_its_checkpoint(
+    names: tuple[str, ...], outage_s: float
+) -> None:
+    """A libvirtd that restarts, or a file server that is out: it is tried on, and said why it waits."""
+    run, job = wide(300.0)
+    kept(run, job)
+    tried = out_for(run, outage_s, *names)
+    lose(run, "vn1")
+    run.until(lambda: tried.count(names[0]) == 1, 60)
+    if outage_s:
+        run.run(30.0)
+        assert any("did not answer" in said for said in told_of(run, names[0]))
+    run.until(lambda: seen_running(run, job), 300)
+    ends_well(run, job)
+
+
+@pytest.mark.parametrize("outage_s", [0.0, 60.0])
+def test_nor_does_it_that_of_a_job_on_one_node(outage_s: float) -> None:
+    run, job = narrow(300.0)
+    kept(run, job)
+    (name,) = run.sim.job(job).nodes
+    tried = out_for(run, outage_s, name)
+    lose(run, name)
+    run.until(lambda: len(tried) > 1, 120)
+    ends_well(run, job)
+
+
+def test_nor_when_a_part_is_in_place_already() -> None:
+    """Nothing was lost: by a person's order one part has the new state, and the other can have it later."""
+    run, job = wide(300.0)
+    identity = kept(run, job)
+    tried = out_for(run, 60.0, "vn2")
+    put_back(run, job, identity)
+    run.until(lambda: tried.count("vn2") > 5, 60)
+    ends_well(run, job)
+
+
+def test_one_reading_of_damage_is_not_believed() -> None:
+    """Nor two; nor do those from before a file server was out count for those that come after."""
+    run, job = narrow(300.0)
+    identity = kept(run, job)
+    (name,) = run.sim.job(job).nodes
+    damaged, tried = run.sim.provider.damaged, out_for(run, 0.0)
+    damaged.add(identity)
+    lose(run, name)
+    run.until(lambda: len(tried) == 2, 120)
+    assert any("is damaged" in said for said in told_of(run, name))
+    damaged.clear()
+    ends_well(run, job)
 
 
 def test_what_a_lost_host_has_when_it_is_back_is_removed() -> None:

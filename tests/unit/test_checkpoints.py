@@ -19,7 +19,15 @@ from backfill.drivers.libvirt.checkpoints import packing
 from backfill.drivers.libvirt.checkpoints.folders import CheckpointFolders, copy_file
 from backfill.drivers.libvirt.checkpoints.packing import Trial, choose
 from backfill.drivers.libvirt.store import Store
-from backfill.ports.errors import BadOutputError, BusyError, NoCapacityError, NotFoundError, RefusedError
+from backfill.ports.errors import (
+    BadOutputError,
+    BusyError,
+    DamagedError,
+    NoCapacityError,
+    NotFoundError,
+    RefusedError,
+    UnreadableError,
+)
 
 DOCUMENT = "<domain/>"
 TEXT = b"LibvirtQemudSave" + b"all work and no play " * 50_000
@@ -118,6 +126,21 @@ def test_a_damaged_file_is_named(store: Store, part: str) -> None:
     file.unlink()
     with pytest.raises(BadOutputError, match="is missing"):
         kept.verify("5-1")
+
+
+def test_damage_is_for_good_and_a_directory_that_is_not_mounted_is_not(store: Store, tmp_path: Path) -> None:
+    """Whoever needs the checkpoint waits for a file server, and not for a file to mend itself."""
+    kept = CheckpointFolders(store)
+    kept.keep(asked(), DOCUMENT, store.home("vn1"), None)
+    (manifest,) = kept.verify("5-1")
+    (Path(manifest.checkpoint.where) / manifest.parts[0].stored).unlink()
+    with pytest.raises(DamagedError) as damage:
+        kept.verify("5-1")
+    assert not damage.value.retry
+    store.root.rename(tmp_path / "unmounted")
+    with pytest.raises(UnreadableError, match="mounted") as out:
+        kept.verify("5-1")
+    assert out.value.retry
 
 
 def test_a_part_without_its_fellows_is_no_checkpoint(store: Store) -> None:

@@ -53,6 +53,7 @@ class Operation:
     not_before_s: float = 0.0
     problem: str = ""
     final: bool = False  # trying again cannot help
+    finals: int = 0  # how often in a row it was found so
 
     def failed(self, done: OperationDone) -> Operation:
         """Count a failure of the operation: it waits, twice as long after every further one."""
@@ -69,6 +70,7 @@ class Operation:
             not_before_s=done.at_s + wait_s,
             problem=done.problem,
             final=not done.retry,
+            finals=0 if done.retry else self.finals + 1,
         )
 
 

@@ -15,6 +15,7 @@ from backfill.core.model.actions import KeepCheckpoint, PutBackCheckpoint
 from backfill.core.model.fence import judge
 from backfill.core.model.fleet import STILL, Checkpoint, Instance, InstanceState
 from backfill.core.model.lifecycle import ABSENT, Cause, CheckpointOrder, ManagedNode, Phase, SavedRun
+from backfill.core.model.operations import Operation
 from backfill.core.model.refusals import Code, Goal, because, no_host
 from backfill.core.model.sentences import sentence
 from backfill.core.placement import find_host
@@ -24,9 +25,10 @@ from backfill.core.reconcile.builder import PlanBuilder, Progress, failed_suspen
 from backfill.core.reconcile.condemn import condemn, forget_lost, work_on
 from backfill.core.room import need_of
 
-# So many tries to write memory before all go on without it; and, once a fellow has been replaced, so many
-# to replace another before the job is given up here.
+# So many tries to write memory before all go on without it.
 _TRIES = 5
+# So often in a row a checkpoint has to be found of no use before a job that needs it starts over.
+_READINGS = 3
 # Of what is left of a job's patience a checkpoint may use so much: the way back takes its time, too.
 _OF_PATIENCE = 0.5
 
@@ -261,13 +263,19 @@ def _replace(
         subject=node.name, generation=node.generation, reason=reason, host=node.host, id=order.id
     )
     operation = builder.operation(action)
-    if operation is not None and operation.problem and not operation.running:
-        others = [one for one in fellows if one.name != node.name]
-        untouched = not any(_in_place(one) or builder.world.busy(one.name) for one in others)
-        if untouched or operation.final or operation.attempts >= _TRIES:
-            _fail(builder, order, fellows, operation.problem)
-            return
-    builder.do(action)
+    failed = operation is not None and operation.problem and not operation.running
+    if operation is not None and failed and _give_up(builder, operation, fellows):
+        _fail(builder, order, fellows, operation.problem)
+    else:
+        builder.insist(action, Goal.CHECKPOINT)
+
+
+def _give_up(builder: PlanBuilder, failed: Operation, fellows: Sequence[ManagedNode]) -> bool:
+    """Return True if it is tried no more: all can go on as they were, or it is of no use for good.
+
+    That a service is out is no reason to start over.
+    """
+    return _untouched(builder, fellows) or failed.finals >= _READINGS
 
 
 def _fail(builder: PlanBuilder, order: CheckpointOrder, fellows: Sequence[ManagedNode], why: str) -> None:

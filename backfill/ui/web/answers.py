@@ -77,6 +77,7 @@ class CallTold(_Exact):
     not_before_s: float
     problem: str
     final: bool
+    finals: int = Field(description="How often in a row it was found that trying again cannot help.")
 
 
 class ClaimTold(_Exact):

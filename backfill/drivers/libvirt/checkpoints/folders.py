@@ -22,10 +22,10 @@ from backfill.drivers.libvirt import programs
 from backfill.drivers.libvirt.checkpoints import manifest as books
 from backfill.drivers.libvirt.checkpoints import packing, unsealed
 from backfill.drivers.libvirt.checkpoints.manifest import Manifest, Part
-from backfill.drivers.libvirt.store import Store, folders_in
+from backfill.drivers.libvirt.store import Store, folders_in, is_there
 from backfill.ports.errors import (
-    BadOutputError,
     BusyError,
+    DamagedError,
     DriverError,
     NoCapacityError,
     NotFoundError,
@@ -72,11 +72,11 @@ class CheckpointFolders:
             if not books.present(folder):
                 return None
             manifest, doubt = _look(folder)
-            problem = doubt.problem if isinstance(doubt, BadOutputError) else ""
+            problem = doubt.problem if isinstance(doubt, DamagedError) else ""
             return replace(manifest.checkpoint, whole=books.read_whole(folder.parent), problem=problem)
         except NotFoundError:  # it was dropped in this moment
             return None
-        except (BadOutputError, UnreadableError) as error:
+        except (DamagedError, UnreadableError) as error:
             return Checkpoint(
                 id=folder.parent.name,
                 name=folder.name,
@@ -86,12 +86,23 @@ class CheckpointFolders:
             )
 
     def parts_of(self, identity: str) -> list[Path]:
-        """Folders of all parts. NotFoundError when there is none."""
+        """Folders of all parts. NotFoundError when there is none, UnreadableError when nobody knows."""
         known = _ID.fullmatch(identity) is not None
         found = [f for f in folders_in(self._root / identity) if books.present(f)] if known else []
         if not found:
+            self._need_directory(identity)
             raise NotFoundError(identity, "there is no such checkpoint", "backfill checkpoint list")
         return found
+
+    def _need_directory(self, identity: str) -> None:
+        """UnreadableError where the shared directory is not mounted: nothing that it lacks is gone."""
+        root = self._store.root
+        if not is_there(identity, root):
+            raise UnreadableError(
+                identity,
+                f"{root} is not there, where checkpoints would be",
+                "see that the directory is mounted",
+            )
 
     # --- keeping ---------------------------------------------------------------------------
 
@@ -103,7 +114,7 @@ class CheckpointFolders:
         folder = self.folder(wanted.id, wanted.name)
         if books.present(folder):
             manifest, doubt = _look(folder)
-            if not isinstance(doubt, BadOutputError):
+            if not isinstance(doubt, DamagedError):
                 return manifest.checkpoint
         used_mb = {part: _used_bytes(home / part) / _MB for part in (_MEMORY, _DISK, _SEED)}
         size_mb = sum(used_mb.values())
@@ -158,7 +169,7 @@ class CheckpointFolders:
     def seal(self, folder: Path) -> Manifest:
         """Pack the files where that pays and note their checksums; sealed already is fine.
 
-        BadOutputError where they may not be as they were kept; BusyError: another machine can tell.
+        DamagedError where they may not be as they were kept; BusyError: another machine can tell.
         """
         with self._sealing:
             manifest, doubt = _look(folder)
@@ -196,13 +207,13 @@ class CheckpointFolders:
     def verify(self, identity: str) -> list[Manifest]:
         """All parts, when every member is there and every file is as it was when it was sealed.
 
-        BadOutputError names what is missing or damaged.
+        DamagedError names what is missing or damaged.
         """
         manifests = [self.seal(folder) for folder in self.parts_of(identity)]
         members = {name for m in manifests for name in m.checkpoint.members}
         missing = members - {m.checkpoint.name for m in manifests}
         if missing:
-            raise BadOutputError(
+            raise DamagedError(
                 identity,
                 f"it is not complete: {', '.join(sorted(missing))} is missing",
                 "delete it and make another one",
@@ -211,7 +222,7 @@ class CheckpointFolders:
             _verify_parts(identity, manifest)
         noted = books.read_whole(self._root / identity)
         if noted and noted != books.whole_of(manifests):  # an older backfill noted none
-            raise BadOutputError(identity, "its parts are not those of one moment", "delete this checkpoint")
+            raise DamagedError(identity, "its parts are not those of one moment", "delete this checkpoint")
         return manifests
 
     # --- putting back ----------------------------------------------------------------------
@@ -321,13 +332,13 @@ def _verify_parts(identity: str, manifest: Manifest) -> None:
         try:
             found = packing.checksum(folder / part.stored)
         except FileNotFoundError as error:
-            raise BadOutputError(
+            raise DamagedError(
                 identity, f"{folder / part.stored} is missing", "delete this checkpoint"
             ) from error
         except OSError as error:  # that says nothing about the checkpoint
             raise unreadable(identity, error, folder / part.stored) from error
         if found != part.checksum:
-            raise BadOutputError(
+            raise DamagedError(
                 identity,
                 f"{folder / part.stored} is damaged: its checksum has changed",
                 "delete this checkpoint",

@@ -11,7 +11,7 @@ from pathlib import Path
 from backfill.core.model.fleet import Checkpoint
 from backfill.drivers.libvirt.checkpoints.packing import flush
 from backfill.drivers.libvirt.store import is_there
-from backfill.ports.errors import BadOutputError, NotFoundError, unreadable
+from backfill.ports.errors import DamagedError, NotFoundError, unreadable
 
 _NAME = "manifest.json"
 _WHOLE = "whole.json"
@@ -64,14 +64,14 @@ def write(folder: Path, manifest: Manifest) -> None:
 
 
 def read(folder: Path) -> Manifest:
-    """Read the folder's manifest. BadOutputError for one that we cannot have written."""
+    """Read the folder's manifest. DamagedError for one that we cannot have written."""
     path = folder / _NAME
     try:
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError as error:
         raise NotFoundError(str(folder), "it has no manifest (any more)") from error
     except UnicodeDecodeError as error:
-        raise BadOutputError(str(folder), f"{path} is damaged", "delete this checkpoint") from error
+        raise DamagedError(str(folder), f"{path} is damaged", "delete this checkpoint") from error
     except OSError as error:  # that says nothing about the checkpoint
         raise unreadable(str(folder), error, path) from error
     try:
@@ -83,9 +83,9 @@ def read(folder: Path) -> Manifest:
         manifest = Manifest(Checkpoint(**said), parts, str(body["document"]), written)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         problem = f"its manifest cannot be read: {error}"
-        raise BadOutputError(str(folder), problem, "delete this checkpoint") from error
+        raise DamagedError(str(folder), problem, "delete this checkpoint") from error
     if any("/" in part.stored or "/" in part.name for part in parts):
-        raise BadOutputError(str(folder), "its manifest names files elsewhere", "delete it")
+        raise DamagedError(str(folder), "its manifest names files elsewhere", "delete it")
     # The folder may have been moved together with its disk.
     return replace(manifest, checkpoint=replace(manifest.checkpoint, where=str(folder)))
 
@@ -114,14 +114,14 @@ def write_whole(folder: Path, manifests: Sequence[Manifest], checksum: str) -> N
 
 
 def read_whole(folder: Path) -> str:
-    """Return that checksum; empty while it is not whole. BadOutputError for what we cannot have written."""
+    """Return that checksum; empty while it is not whole. DamagedError for what we cannot have written."""
     path = folder / _WHOLE
     try:
         return str(json.loads(path.read_text(encoding="utf-8"))["checksum"])
     except FileNotFoundError:
         return ""
     except (ValueError, KeyError, TypeError) as error:
-        raise BadOutputError(folder.name, f"{path} is damaged", "delete this checkpoint") from error
+        raise DamagedError(folder.name, f"{path} is damaged", "delete this checkpoint") from error
     except OSError as error:  # that says nothing about the checkpoint
         raise unreadable(folder.name, error, path) from error
 

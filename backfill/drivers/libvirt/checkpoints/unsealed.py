@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from backfill.drivers.libvirt.checkpoints.manifest import Manifest, Written
-from backfill.ports.errors import BadOutputError, BusyError, DriverError, unreadable
+from backfill.ports.errors import BusyError, DamagedError, DriverError, unreadable
 
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
@@ -35,7 +35,7 @@ def note(folder: Path, names: Iterable[str]) -> Written:
 
 
 def doubt(folder: Path, manifest: Manifest) -> DriverError | None:
-    """Return why this part is not to be sealed here: BadOutputError, it never will be. None: it can be.
+    """Return why this part is not to be sealed here: DamagedError, it never will be. None: it can be.
 
     One that an older backfill kept has no note, and is believed.
     """
@@ -45,13 +45,13 @@ def doubt(folder: Path, manifest: Manifest) -> DriverError | None:
     for name, size in written.sizes.items():
         problem = _changed(folder / name, size)
         if problem:
-            return BadOutputError(folder.parent.name, problem, "delete this checkpoint")
+            return DamagedError(folder.parent.name, problem, "delete this checkpoint")
     if written.boot == boot_id() or not written.boot:
         return None
     if written.machine == machine():
         what = f"{machine()} was restarted before the checksums of {folder.name} were noted"
         problem = f"{what}: its files may not have reached the disk"
-        return BadOutputError(folder.parent.name, problem, "delete this checkpoint")
+        return DamagedError(folder.parent.name, problem, "delete this checkpoint")
     return BusyError(
         folder.parent.name,
         f"{written.machine} has not noted its checksums yet",

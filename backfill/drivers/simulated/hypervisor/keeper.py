@@ -10,7 +10,7 @@ from backfill.core.model.fleet import Checkpoint, InstanceState
 from backfill.drivers.simulated.hypervisor.hardware import KeptRun, SimHost, SimInstance, SimMachine
 from backfill.drivers.simulated.hypervisor.machines import Machines
 from backfill.drivers.simulated.losses import Losses
-from backfill.ports.errors import BadOutputError, BusyError, NoCapacityError, NotFoundError
+from backfill.ports.errors import BusyError, DamagedError, NoCapacityError, NotFoundError
 
 _AT_REST = (InstanceState.SUSPENDED, InstanceState.OFF, InstanceState.CRASHED)
 
@@ -73,9 +73,9 @@ class SimulatedKeeper:
                 raise NotFoundError(identity, "there is no such checkpoint")
             missing = {m for c in found for m in c.members} - {c.name for c in found}
             if missing:
-                raise BadOutputError(identity, f"it is not complete: {sorted(missing)} is missing")
+                raise DamagedError(identity, f"it is not complete: {sorted(missing)} is missing")
             if identity in self.damaged:
-                raise BadOutputError(identity, "it is damaged: its checksum has changed")
+                raise DamagedError(identity, "it is damaged: its checksum has changed")
 
     def rehearse(self, host: str, identity: str) -> None:
         """As `verify`, on a host that can be reached."""
