@@ -22,6 +22,12 @@ from backfill.ports.provider import SeedFile
 
 AT_REST = frozenset({InstanceState.SUSPENDED, InstanceState.OFF, InstanceState.CRASHED})
 _Value = TypeVar("_Value")
+_MANAGED_SAVE = (
+    "somebody, or libvirt-guests as {host} went down, has put its memory into a managed save of libvirt; "
+    "on {host} `virsh start --paused {name}` brings it back, standing still until its jobs are compared with "
+    "Slurm, and `virsh managedsave-remove {name}` gives its work up; `systemctl mask libvirt-guests` there "
+    "prevents it"
+)
 
 
 SeedFiles = Callable[[InstanceSpec], Mapping[str, SeedFile]]
@@ -212,8 +218,12 @@ class Pool:
     def _state(self, host: str, domain: Domain, unknown: list[str]) -> InstanceState:
         """Return its state; UNKNOWN with one more reason if its saved memory cannot be looked at.
 
-        One that does not run is either saved or at its end, and only that tells which.
+        One that does not run is either saved or at its end, and only that tells which. What libvirt has
+        saved is newer than any memory of ours, and nothing here can bring it back standing still.
         """
+        if domain.managed_save:
+            unknown.append(_MANAGED_SAVE.format(host=host, name=domain.name))
+            return InstanceState.UNKNOWN
         try:
             saved = not domain.active and self._saved(host, domain)
         except UnreadableError as error:
@@ -298,8 +308,9 @@ class Pool:
                         f"bring {other} back, or make sure that it is off",
                     ) from error
                 continue
-            if domain is not None and domain.active:
-                raise BusyError(name, f"it is active on {other}", "never start it twice")
+            if domain is not None and (domain.active or domain.managed_save):
+                how = "active" if domain.active else "in a managed save"
+                raise BusyError(name, f"it is {how} on {other}", "never start it twice")
         if claims is None or claims - {host}:
             self.store.claim(name, {host})  # every other claim has just been disproved
 

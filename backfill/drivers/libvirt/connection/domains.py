@@ -32,7 +32,8 @@ _STARTING = (DomainState.PAUSED, PausedReason.STARTING_UP)
 class Domain:
     """A domain as last seen. `label` is None when it is not ours (whichever cluster's).
 
-    `saving`: its memory is being written to disk at this moment.
+    `saving`: its memory is being written to disk at this moment. `managed_save`: it does not run, and
+    libvirtd has memory of it in a file of its own, from which whoever starts it lets it go on.
     """
 
     name: str
@@ -43,6 +44,7 @@ class Domain:
     rss_mb: int | None
     saving: bool
     throttled: bool = False
+    managed_save: bool = False
 
     @property
     def active(self) -> bool:
@@ -118,6 +120,8 @@ def seen(handle: Any, stats: dict[str, int]) -> Domain | None:
         # The reason alone may be left over from a save that broke off.
         saving = states.may_be_saving(state, reason) and _job(handle) is not None
         label = label_of(handle)
+        # libvirtd tells it by heart, and forgets with its restart why the domain does not run.
+        kept = label is not None and not states.is_active(state) and bool(handle.hasManagedSaveImage())
     except libvirt.libvirtError as error:
         if error.get_error_code() == libvirt.VIR_ERR_NO_DOMAIN:
             return None
@@ -131,6 +135,7 @@ def seen(handle: Any, stats: dict[str, int]) -> Domain | None:
         rss_mb=None if rss_kib is None else int(rss_kib) // _KIB_PER_MIB,
         saving=saving,
         throttled=label is not None and states.is_active(state) and throttled(handle),
+        managed_save=kept,
     )
 
 

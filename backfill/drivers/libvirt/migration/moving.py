@@ -98,6 +98,8 @@ def _make_way(pool: Pool, name: str, target: str, mine: Domain | None, theirs: D
         same = mine is not None and mine.label == theirs.label
         problem = f"{target} is receiving it" if same else f"another one is active on {target}"
         raise BusyError(name, problem)
+    if theirs.managed_save:
+        raise BusyError(name, f"it is in a managed save on {target}", "never start it twice")
     pool.on(target).undefine(name)
 
 
