@@ -1,8 +1,8 @@
-"""Memory that libvirt itself has saved, as `virsh managedsave` and `libvirt-guests` do: work, and not ours."""
+"""Memory that libvirt itself has saved, as `virsh managedsave` does: work, and not ours to end."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -11,6 +11,7 @@ import libvirt
 import pytest
 
 from backfill.core.model.actions import DeleteInstance
+from backfill.core.model.changes import Unconfirmed
 from backfill.core.model.fleet import InstanceState
 from backfill.core.model.lifecycle import Cause
 from backfill.drivers.libvirt.connection import states
@@ -60,14 +61,15 @@ def test_it_is_not_off(rig: TestDriverRig) -> None:
             "systemctl mask libvirt-guests",
         ):
             assert said in instance.problem
-    for call in (
+    calls: tuple[Callable[[], object], ...] = (
         lambda: rig.provider.create(spec(rig)),
         lambda: rig.provider.create(spec(rig, generation=2)),
         lambda: rig.provider.restore(host, "vn1"),
         lambda: rig.provider.thaw(host, "vn1"),
         lambda: rig.provider.pause(host, "vn1"),
         lambda: rig.provider.migrate(host, "vn1", "hv2"),
-    ):
+    )
+    for call in calls:
         with pytest.raises(UnreadableError, match="managed save"):
             call()
     assert rig.keeper.lookupByName("vn1").hasManagedSaveImage()
@@ -78,11 +80,10 @@ def test_it_is_not_off(rig: TestDriverRig) -> None:
 def test_its_work_is_spared_at_the_last_moment(rig: TestDriverRig, cause: Cause) -> None:
     """Whatever was found before: its memory may be the only one."""
     host = saved(rig)
-    outside: Any = SimpleNamespace(
-        providers={host: rig.provider}, clock=SimpleNamespace(now=lambda: 0.0)
-    )
+    outside: Any = SimpleNamespace(providers={host: rig.provider}, clock=SimpleNamespace(now=lambda: 0.0))
     end = DeleteInstance(subject="vn1", generation=1, reason="x", host=host, cause=cause)
     (news,) = spared(outside, end)
+    assert isinstance(news, Unconfirmed)
     assert "managed save" in news.reason
 
 

@@ -18,6 +18,8 @@ from backfill.ui.commands.hook_check import Found
 from backfill.ui.commands.options_check import OptionsFound
 from backfill.ui.doctor.examination import examine
 from backfill.ui.doctor.facts import (
+    GUESTS_UNIT,
+    GUESTS_WANTED,
     PROTECTIONS,
     Facts,
     HostFacts,
@@ -273,6 +275,26 @@ _bare = _facts(
 _no_disk = _image(disk=replace(DISK, size=0))
 _OTHER = CONF.replace("Feature=backfill", "Feature=other")
 
+
+def _guests(own: str = "cannot open directory: No such file or directory", missing: bool = True) -> Plant:
+    """libvirt-guests is enabled; `own`: what libvirt says of the file by which a host can mask it."""
+
+    def plant(facts: Facts) -> Facts:
+        links = {name: HostFile(9, 0o644, (0, 0)) for name in ("cron.service", "libvirt-guests.service")}
+        wanted = _folder(GUESTS_WANTED, HostFolder(files=links))(facts)
+        return _folder(GUESTS_UNIT, HostFolder(own, missing))(wanted)
+
+    return plant
+
+
+def test_a_masked_unit_is_not_called_enabled(tmp_path: Path) -> None:
+    """The link that enables it stays; one that is not enabled, or not seen, is none either."""
+    masked = _guests("cannot open directory: Not a directory", missing=False)
+    none = _folder(GUESTS_WANTED, HostFolder(files={"cron.service": HostFile(9, 0o644, (0, 0))}))
+    for plant in (masked, none, _folder(GUESTS_WANTED, HostFolder("no storage driver"))):
+        assert examine(plant(sound(tmp_path))).all == []
+
+
 PLANTS: tuple[tuple[Defect, str, Plant], ...] = (
     (Defect.SLURM_SILENT, "Slurm", _facts(slurm=None, slurm_problem="slurmctld: no answer; scontrol ping")),
     (Defect.NOT_ALLOWED, "user", _facts(who=Who(1000, "ada"))),
@@ -379,6 +401,7 @@ PLANTS: tuple[tuple[Defect, str, Plant], ...] = (
     (Defect.MACHINE, "board", _on_host(machine_problem="the machine 'x' is not supported")),
     (Defect.CPU_MODEL, "processor", _on_host(cpu_models=frozenset({"Conroe"}))),
     (Defect.FOREIGN_GUEST, "name", _on_host(domains=frozenset({"vn2", "mail"}))),
+    (Defect.GUESTS_SAVED, "libvirt-guests", _guests()),
     (Defect.ADDRESS_TAKEN, "address", _facts(taken={"vn3": "10.0.1.3"})),
     (Defect.LINKS, "memory", _protected(**{**ON, "protected_symlinks": "0\n"})),
     (Defect.LINKS, "one unread", _protected(**{**ON, "protected_regular": ""})),
@@ -511,6 +534,7 @@ def test_into_a_cloud_nobody_looks(tmp_path: Path) -> None:
     assert told == {
         "a guest's slurmd can track its jobs",
         "hosts can run such guests",
+        "guests are the daemon's alone",
         "names are free",
         "directories can be written",
         "images are there and whole",

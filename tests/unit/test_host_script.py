@@ -15,6 +15,7 @@ from backfill.ui.setup.wishes import Wishes
 # As systemd of Debian 12 writes and calls it.
 _SYSTEMCTL = """#!/bin/sh
 echo "$*" >>{root}/called
+if [ "$1" = mask ]; then mkdir -p {units}; ln -s /dev/null {units}/$2 2>/dev/null; fi
 [ "$1" = set-property ] || exit 0
 mkdir -p {slice}
 printf '[Slice]\\n%s\\n' "$3" >{slice}/50-CPUWeight.conf
@@ -28,11 +29,14 @@ class Host:
         self.root, self.conf, self.kept = root, root / "slurm", root / "kept"
         self.qemu = root / "libvirt/qemu.conf"
         self.slice = root / "control/machine.slice.d"
-        for folder in (self.conf, self.qemu.parent, root / "bin"):
+        self.guests = root / "units/libvirt-guests.service"
+        for folder in (self.conf, self.qemu.parent, self.guests.parent, root / "bin"):
             folder.mkdir()
         (self.conf / "slurm.conf").write_text("old\n")
         self.qemu.write_text("user = 1\n")
-        (root / "bin/systemctl").write_text(_SYSTEMCTL.format(root=root, slice=self.slice))
+        (root / "bin/systemctl").write_text(
+            _SYSTEMCTL.format(root=root, slice=self.slice, units=self.guests.parent)
+        )
         (root / "bin/systemctl").chmod(0o755)
 
     def run(self, texts: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
@@ -40,7 +44,8 @@ class Host:
         text = host_script(Wishes(directory=str(self.root), bridge="lo"), texts, str(self.conf))
         text = text.replace("/var/lib/backfill-host", str(self.kept))
         text = text.replace("/etc/libvirt", str(self.qemu.parent))
-        return self._sh("-eu", script=text.replace("/etc/systemd/system.control", str(self.slice.parent)))
+        text = text.replace("/etc/systemd/system.control", str(self.slice.parent))
+        return self._sh("-eu", script=text.replace("/etc/systemd/system/", f"{self.guests.parent}/"))
 
     def undo(self) -> subprocess.CompletedProcess[str]:
         """Run what it has left for that."""
@@ -165,6 +170,29 @@ def test_a_link_stays_and_what_it_leads_to_is_written(host: Host) -> None:
     assert host.undo().returncode == 0
     assert (conf.is_symlink(), share.read_text()) == (True, "old\n")
     assert sorted(path.name for path in host.conf.iterdir()) == ["slurm.conf"]
+
+
+def test_nobody_else_saves_guests_when_the_host_goes_down(host: Host) -> None:
+    """libvirt-guests is masked, not stopped: that would do it at once. Undoing lets it be as it was."""
+    for _ in range(2):
+        assert host.run(TEXTS).returncode == 0
+        assert os.readlink(host.guests) == "/dev/null"
+    assert not any("stop" in call or "--now" in call for call in host.called)
+    assert host.undo().returncode == 0
+    assert not host.guests.is_symlink()
+
+
+def test_what_the_site_says_of_libvirt_guests_stays(host: Host) -> None:
+    """It has masked it itself, or has a unit of its own."""
+    host.guests.symlink_to("/dev/null")
+    assert (host.run(TEXTS).returncode, host.undo().returncode) == (0, 0)
+    assert os.readlink(host.guests) == "/dev/null"
+    host.guests.unlink()
+    host.guests.write_text("[Unit]\n")
+    assert host.run(TEXTS).returncode == 0
+    host.guests.write_text("[Unit]\nDescription=ours\n")
+    assert host.undo().returncode == 0
+    assert host.guests.read_text() == "[Unit]\nDescription=ours\n"
 
 
 # Nobody may make a file beside it, not even root.

@@ -308,9 +308,10 @@ class Pool:
                         f"bring {other} back, or make sure that it is off",
                     ) from error
                 continue
-            if domain is not None and (domain.active or domain.managed_save):
-                how = "active" if domain.active else "in a managed save"
-                raise BusyError(name, f"it is {how} on {other}", "never start it twice")
+            if domain is not None and domain.active:
+                raise BusyError(name, f"it is active on {other}", "never start it twice")
+            if domain is not None and domain.managed_save:
+                raise BusyError(name, f"it is in a managed save on {other}", "never start it twice")
         if claims is None or claims - {host}:
             self.store.claim(name, {host})  # every other claim has just been disproved
 

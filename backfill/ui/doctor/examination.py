@@ -60,6 +60,7 @@ CHECKS: tuple[tuple[str, Look, tuple[Sight, ...]], ...] = (
     ("hosts answer", hosts.reach, ()),
     ("hosts can run such guests", hosts.machines, (Sight.LIBVIRT, Sight.HOSTS)),
     ("names are free", hosts.guests, (Sight.LIBVIRT, Sight.HOSTS)),
+    ("guests are the daemon's alone", hosts.saved_by_others, (Sight.LIBVIRT, Sight.HOSTS)),
     ("directories can be written", machine.directories, (Sight.LIBVIRT,)),
     ("images are there and whole", machine.images, (Sight.LIBVIRT,)),
     ("hosts see directories and images", hosts.shared_files, (Sight.LIBVIRT, Sight.HOSTS)),

@@ -90,6 +90,11 @@ class ImageFacts:
 PROTECTIONS = "/proc/sys/fs"
 PROTECTED = ("protected_symlinks", "protected_hardlinks", "protected_regular")
 
+# Where systemd notes that libvirt-guests is enabled, and that a host has its own word on it, as to mask it.
+GUESTS_WANTED, GUESTS_UNIT = (
+    f"/etc/systemd/system/{place}" for place in ("multi-user.target.wants", "libvirt-guests.service")
+)
+
 
 @dataclass(frozen=True, slots=True)
 class HostFacts:

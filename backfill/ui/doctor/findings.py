@@ -136,6 +136,11 @@ class Defect(Option):
         "foreign-guest",
         "A machine of that name that is not ours is there; an instance of the name cannot be made beside it.",
     )
+    GUESTS_SAVED = (
+        "guests-saved",
+        "Memory that this saves when its host goes down waits for a person; what it starts again then runs "
+        "before anybody has compared its jobs with Slurm.",
+    )
     ADDRESS_TAKEN = "address-taken", "Two machines with one address: neither is reached reliably."
     ADDRESS_OUTSIDE = "address-outside", "A guest cannot reach slurmctld from its address."
     CONTROLLER_SILENT = "controller-silent", "A guest's slurmd fetches its configuration there, or ends."

@@ -36,6 +36,8 @@ from backfill.ui.commands.hook_check import Found, check_hooks
 from backfill.ui.commands.options_check import check_options
 from backfill.ui.doctor import network, places
 from backfill.ui.doctor.facts import (
+    GUESTS_UNIT,
+    GUESTS_WANTED,
     PROTECTED,
     PROTECTIONS,
     Facts,
@@ -228,7 +230,7 @@ def _host(facts: Facts, host: HostFacts, seen: HostObservation | None) -> HostFa
         folders |= {str(Path(place.path).parent): () for place in image.files.values()}
     folders[str(conf.parent)] = (*_BESIDE, facts.config.slurm.include)
     host = replace(host, exposed=_exposed(facts.config, host.directory))
-    folders[PROTECTIONS] = PROTECTED
+    folders |= {PROTECTIONS: PROTECTED, GUESTS_WANTED: (), GUESTS_UNIT: ()}
     ways = () if host.exposed else places.ways_of_host(host.directory)
     try:
         seen_there = inspect(host.name, entry.uri, settings.limits, settings.hardware, folders, ways)

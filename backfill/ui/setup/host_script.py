@@ -14,6 +14,7 @@ set -eu
 CONF={conf}
 KEPT=/var/lib/backfill-host
 WEIGHT={weight}
+GUESTS=/etc/systemd/system/libvirt-guests.service
 # It brings its own undoing along, for a day on which the controller's copy is gone.
 mkdir -p "$KEPT"
 cat >"$KEPT/undo.sh" <<'END'
@@ -67,6 +68,12 @@ fi
 keep "$WEIGHT"
 systemctl set-property machine.slice CPUWeight=idle 2>/dev/null || true
 [ ! -e "$WEIGHT" ] || sum "$WEIGHT" >>"$kept/ours"
+# At a shutdown it would save guests where only a person gets them back from. Stopping it does that at once.
+if [ ! -f "$GUESTS" ]; then
+    keep "$GUESTS"
+    systemctl mask libvirt-guests.service 2>/dev/null || true
+    [ ! -e "$GUESTS" ] || sum "$GUESTS" >>"$kept/ours"
+fi
 while read -r to; do
     keep "$to"
     sum "$to.backfill-new" >>"$kept/ours"  # by which undoing tells that nobody has changed it since

@@ -6,7 +6,15 @@ from collections.abc import Iterator, Mapping
 from pathlib import PurePath
 
 from backfill.config.model import DomainType, LibvirtEntry, Provider
-from backfill.ui.doctor.facts import PROTECTED, PROTECTIONS, Facts, HostFacts, PlaceFacts
+from backfill.ui.doctor.facts import (
+    GUESTS_UNIT,
+    GUESTS_WANTED,
+    PROTECTED,
+    PROTECTIONS,
+    Facts,
+    HostFacts,
+    PlaceFacts,
+)
 from backfill.ui.doctor.findings import Defect, Finding, Grade
 
 _OTHERS_WRITE = 0o002
@@ -114,6 +122,20 @@ def guests(facts: Facts) -> Iterator[Finding]:
                     f"{host.name} has a machine {name} that is not ours",
                     f"rename it, or leave {name} out of instances.names",
                 )
+
+
+def saved_by_others(facts: Facts) -> Iterator[Finding]:
+    """Nothing but the daemon saves guests, or lets them go on, when a host goes down and comes up."""
+    unit = PurePath(GUESTS_UNIT).name
+    for host in facts.hosts:
+        folders = host.inspection.folders if host.inspection is not None else {}
+        wanted, own = folders.get(GUESTS_WANTED), folders.get(GUESTS_UNIT)
+        # A masked one is a link to /dev/null, of which libvirt says that it is no directory.
+        masked = own is not None and own.problem and not own.missing
+        if wanted is not None and unit in wanted.files and not masked:
+            mend = f"on {host.name}: systemctl mask {unit} (to stop it would save or end all guests)"
+            what = f"{unit} is enabled on {host.name}"
+            yield Finding(Defect.GUESTS_SAVED, host.name, what, mend, Grade.ADVICE)
 
 
 def shared_files(facts: Facts) -> Iterator[Finding]:
