@@ -10,7 +10,7 @@ from typing import Any, cast
 import pytest
 
 from backfill.core.model.fleet import Checkpoint
-from backfill.drivers.libvirt.checkpoints import keeping
+from backfill.drivers.libvirt.checkpoints import trials
 from backfill.drivers.libvirt.pool import Pool
 from backfill.ports.errors import (
     BadOutputError,
@@ -58,9 +58,9 @@ def test_what_a_trial_ends_with(
     def fail(*_args: Any) -> None:
         raise raised("vn1", "it went wrong")
 
-    monkeypatch.setattr(keeping, "_try", fail)
+    monkeypatch.setattr(trials, "_try", fail)
     with pytest.raises(DriverError) as caught:
-        keeping.rehearse(POOL, "hv2", "5-1")
+        trials.rehearse(POOL, "hv2", "5-1")
     assert type(caught.value) is told
 
 
@@ -69,7 +69,7 @@ def test_a_disk_that_is_whole(qemu_img: Callable[[str], None], tmp_path: Path, s
     """Clusters that nothing refers to are waste, and the guest can go on."""
     asked = tmp_path / "asked"
     qemu_img(f"echo $* >{asked}; {script}")
-    keeping._check_disk("vn1", Path("disk.qcow2"))
+    trials._check_disk("vn1", Path("disk.qcow2"))
     assert asked.read_text().startswith("check ")
 
 
@@ -77,7 +77,7 @@ def test_a_disk_that_is_corrupt(qemu_img: Callable[[str], None]) -> None:
     """The one answer that condemns it."""
     qemu_img("echo 'ERROR cluster 5 refcount=0' >&2; exit 2")
     with pytest.raises(BadOutputError, match="its disk is damaged: ERROR cluster 5"):
-        keeping._check_disk("vn1", Path("disk.qcow2"))
+        trials._check_disk("vn1", Path("disk.qcow2"))
 
 
 @pytest.mark.parametrize("script", ["echo 'Check failed: I/O' >&2; exit 1", "kill -9 $$", None])
@@ -86,4 +86,4 @@ def test_a_disk_that_was_not_checked(qemu_img: Callable[[str], None], script: st
     if script:
         qemu_img(script)
     with pytest.raises(UnreadableError, match="was not checked"):
-        keeping._check_disk("vn1", Path("disk.qcow2"))
+        trials._check_disk("vn1", Path("disk.qcow2"))

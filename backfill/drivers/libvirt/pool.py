@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TypeVar
 
 from backfill.core.model.fleet import Instance, InstanceSpec, InstanceState
@@ -98,6 +99,7 @@ class Pool:
     moves_cancelled: set[str] = field(default_factory=set)  # names; until their next move begins
     # Instances that calls under way bring to a host and bind there, by host and name.
     arriving: dict[tuple[str, str], Instance] = field(default_factory=dict)
+    trials: set[Path] = field(default_factory=set)  # folders of trials of checkpoints under way here
     parent_builds: ParentBuilds = field(default_factory=ParentBuilds)
     checkpoints: CheckpointFolders = field(init=False)
     devices: DeviceBook = field(init=False)

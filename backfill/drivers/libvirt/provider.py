@@ -22,7 +22,7 @@ from backfill.core.model.quantities import NOTHING, Resources
 from backfill.core.model.readiness import GuestReport, Stated
 from backfill.drivers.libvirt import fencing, leaks, making, saving
 from backfill.drivers.libvirt.binding import numa_nodes
-from backfill.drivers.libvirt.checkpoints import keeping
+from backfill.drivers.libvirt.checkpoints import keeping, trials
 from backfill.drivers.libvirt.clones import building, parents
 from backfill.drivers.libvirt.connection.hypervisor import Hypervisor, OnEvent
 from backfill.drivers.libvirt.connection.states import instance_state
@@ -253,7 +253,7 @@ class LibvirtProvider:
 
     def rehearse(self, host: str, identity: str) -> None:
         """Load a checkpoint into memory once, stopped, and throw that away."""
-        keeping.rehearse(self._pool, host, identity)
+        trials.rehearse(self._pool, host, identity)
 
     def put_back(self, host: str, name: str, identity: str) -> None:
         """Replace an instance's state by a checkpoint's; it is suspended afterwards."""
@@ -266,7 +266,7 @@ class LibvirtProvider:
     def tend(self) -> None:
         """Finish what an interrupted daemon left unfinished."""
         self._pool.checkpoints.tend()
-        keeping.clear(self._pool)
+        trials.clear(self._pool)
 
     def wake(self, host: str, name: str, now_s: float) -> float:
         """Set the guest's clock and make slurmd report; returns the correction in seconds."""

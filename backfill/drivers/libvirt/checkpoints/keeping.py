@@ -3,37 +3,17 @@
 from __future__ import annotations
 
 import contextlib
-import shutil
 import threading
 from pathlib import Path
 
 from backfill.core.model.fleet import Checkpoint, InstanceState
-from backfill.drivers.libvirt import programs
-from backfill.drivers.libvirt.checkpoints import packing, save_image
-from backfill.drivers.libvirt.checkpoints.folders import untouched_s
+from backfill.drivers.libvirt.checkpoints import packing
 from backfill.drivers.libvirt.checkpoints.manifest import Manifest
 from backfill.drivers.libvirt.connection.domain_xml import placed
 from backfill.drivers.libvirt.migration import carrying
 from backfill.drivers.libvirt.pool import AT_REST, Pool
 from backfill.drivers.libvirt.store import parents_in
-from backfill.ports.errors import (
-    AlreadyThereError,
-    BadOutputError,
-    BusyError,
-    DriverError,
-    NoCapacityError,
-    NotFoundError,
-    UnreachableError,
-    UnreadableError,
-)
-
-_ABANDONED_S = 3600.0
-_SCRATCH = ".trial-"
-# These end a trial and say nothing about the checkpoint.
-_NO_VERDICT = (UnreachableError, UnreadableError, BusyError, NoCapacityError)
-# What `qemu-img check` ends with; clusters that nothing refers to are waste, not damage.
-_CORRUPT, _LEAKED = 2, 3
-_CHECK_LIMIT_S = 600.0
+from backfill.ports.errors import AlreadyThereError, BusyError, DriverError, NotFoundError
 
 
 def keep(pool: Pool, host: str, wanted: Checkpoint, quota_mb: float | None) -> Checkpoint:
@@ -109,63 +89,3 @@ def _check_place(pool: Pool, host: str, manifest: Manifest) -> None:
         )
     if instance.state not in AT_REST:
         raise BusyError(name, f"it is {instance.state} on {host}", "suspend it first")
-
-
-def rehearse(pool: Pool, host: str, identity: str) -> None:
-    """See `CheckpointKeeper.rehearse`."""
-    pool.on(host)
-    for manifest in pool.checkpoints.verify(identity):
-        try:
-            _try(pool, host, manifest)
-        except _NO_VERDICT:
-            raise
-        except DriverError as error:
-            what = f"{manifest.checkpoint.name} cannot be restored on {host}"
-            raise BadOutputError(identity, f"{what}: {error.problem}") from error
-
-
-def _try(pool: Pool, host: str, manifest: Manifest) -> None:
-    # Where the host finds it, and no instance's folder can be.
-    scratch = pool.store_on(host).root / f"{_SCRATCH}{manifest.checkpoint.name}"
-    shutil.rmtree(scratch, ignore_errors=True)
-    scratch.mkdir(mode=0o711, parents=True)
-    try:
-        name, image = _prepare(pool, manifest, scratch)
-        try:
-            pool.on(host).restore(name, image)
-        finally:
-            pool.on(host).destroy(name)
-    finally:
-        shutil.rmtree(scratch, ignore_errors=True)
-
-
-def clear(pool: Pool) -> None:
-    """Remove what trials left that were cut off."""
-    for store in pool.stores:
-        for scratch in store.root.glob(f"{_SCRATCH}*"):
-            if untouched_s(scratch) > _ABANDONED_S:
-                shutil.rmtree(scratch, ignore_errors=True)
-
-
-def _prepare(pool: Pool, manifest: Manifest, scratch: Path) -> tuple[str, Path]:
-    """Prepare the files of a domain that nobody knows; return its name and its memory."""
-    files = {place.name: builder for builder, place in pool.checkpoints.unpack(manifest, scratch)}
-    _check_disk(manifest.checkpoint.name, files["disk.qcow2"])
-    head = save_image.read_head(files["memory.save"])
-    name, changed = save_image.for_trial(
-        head, files["disk.qcow2"], files["seed.tar"], scratch / "console.log"
-    )
-    save_image.rewrite(files["memory.save"], changed)
-    return name, files["memory.save"]
-
-
-def _check_disk(name: str, disk: Path) -> None:
-    try:
-        done = programs.run(name, ["qemu-img", "check", "-q", str(disk)], _CHECK_LIMIT_S)
-    except DriverError as error:
-        raise UnreadableError(name, f"its disk was not checked: {error.problem}", error.remedy) from error
-    said = " ".join((done.stderr.strip() or done.stdout.strip()).split())
-    if done.returncode == _CORRUPT:
-        raise BadOutputError(name, f"its disk is damaged: {said}")
-    if done.returncode not in (0, _LEAKED):
-        raise UnreadableError(name, f"its disk was not checked: {said or f'qemu-img {done.returncode}'}")
