@@ -21,7 +21,7 @@ from pathlib import Path
 from backfill.drivers.slurm.hooks.build import HOOK_SOURCE
 from backfill.lab import debian, guestroot, saltimage, tsc
 from backfill.lab.roots import INSTALLED, RELEASES, SUITES
-from backfill.lab.spec import CONDOR_SLURM, JOB_USER_LINE, LabError, cache_root
+from backfill.lab.spec import CONDOR_SLURM, JOB_USER_LINE, LabError, LabPermissionError, cache_root
 from backfill.lab.stale import clear_builds
 
 PACKAGES = (
@@ -202,7 +202,7 @@ def cached_or_built(name: str, make: Callable[[Path, Path], GuestImage]) -> Gues
 
 def _check_tools() -> None:
     if os.geteuid() != 0:
-        raise LabError("the guest image needs root to be built: run scripts/setup.sh as root")
+        raise LabPermissionError("the guest image needs root to be built: run scripts/setup.sh as root")
     missing = [package for tool, package in _NEEDED.items() if shutil.which(tool) is None]
     if "gcc" not in missing and not guestroot.can_compile():
         missing += ["libc6-dev", "libmunge-dev"]

@@ -6,7 +6,7 @@ import os
 import shutil
 
 from backfill.lab.layout import SLURM_TOOLS_PATH
-from backfill.lab.spec import NO_HYPERVISOR, LabError, LabSpec
+from backfill.lab.spec import NO_HYPERVISOR, LabError, LabPermissionError, LabSpec
 
 _NEEDED = ("slurmctld", "slurmd", "munged", "unshare", "nsenter", "setpriv", "ip")
 
@@ -14,7 +14,9 @@ _NEEDED = ("slurmctld", "slurmd", "munged", "unshare", "nsenter", "setpriv", "ip
 def check_machine(spec: LabSpec) -> None:
     """Raise LabError with what is missing and the remedy."""
     if os.geteuid() != 0:
-        raise LabError("a lab needs root; use the simulated demo without it")
+        raise LabPermissionError(
+            "a lab needs root; run this as root, or without it: backfill demo --simulated"
+        )
     needed = (*_NEEDED, *(() if spec.hypervisor == NO_HYPERVISOR else ("libvirtd", "virsh")))
     missing = [tool for tool in needed if shutil.which(tool, path=SLURM_TOOLS_PATH) is None]
     if missing:

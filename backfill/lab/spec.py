@@ -53,6 +53,10 @@ class LabMisuseError(LabError):
     """The command line itself asks for what cannot be."""
 
 
+class LabPermissionError(LabError):
+    """Only root can do it."""
+
+
 @dataclass(frozen=True, slots=True)
 class LabSpec:
     """A lab as asked for. `hosts` bare-metal machines bm1..bmN, each with `cpus` and `memory_mb`.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -117,6 +118,24 @@ def test_expire_and_delete_remove(
     assert said(capsys, "list", *where) == "no checkpoint is kept\n"
 
 
+@pytest.mark.parametrize(
+    "words", [["list"], ["list", "--json"], ["expire"], ["delete", "5-1"], ["restore", "5-1"]]
+)
+def test_a_directory_that_is_not_mounted_is_not_one_without_checkpoints(
+    words: Sequence[str], policy: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What could not be read is unknown; one that is there, and empty, has none."""
+    directory = policy.parent / "shared"
+    shutil.rmtree(directory)
+    status = 1 if words[0] == "restore" else 65
+    assert main(["checkpoint", *words, "--config", str(policy)]) == status
+    told = capsys.readouterr()
+    assert told.out == ""
+    assert told.err == f"backfill: {directory}: No such file or directory; is the share mounted?\n"
+    directory.mkdir()
+    assert said(capsys, "list", "--config", str(policy)) == "no checkpoint is kept\n"
+
+
 def test_a_bad_policy_file_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """With its place, as everywhere."""
     path = tmp_path / "policy.yaml"
@@ -165,7 +184,7 @@ def test_a_policy_file_on_the_command_line_goes_before_a_service_of_the_environm
     monkeypatch.setenv("BACKFILL_URL", "http://127.0.0.1:1")
     where = ["--config", str(policy)]
     assert "5-1" in said(capsys, "list", *where)
-    assert main(["drift", *where]) == 1
+    assert main(["drift", *where]) == 65
     assert "has no section salt" in capsys.readouterr().err
     assert main(["instances", "--leaks", "--config", f"{policy}.none"]) == 65
     assert f"{policy}.none" in capsys.readouterr().err

@@ -164,7 +164,13 @@ def test_a_folder_that_is_not_there_is_not_built_again(
         (["diff"], "none"),
         (["diff"], "slurm.conf"),
         (["diff"], "backfill.conf"),
+        (["hooks", "status"], "none"),
+        (["hooks", "status"], "slurm.conf"),
         (["hooks", "status"], "backfill.conf"),
+        (["hooks", "remove"], "none"),
+        (["hooks", "remove"], "slurm.conf"),
+        (["apply"], "none"),
+        (["apply"], "slurm.conf"),
         (["spank", "status", "--directory", "{spank}"], "plugstack.conf"),
     ],
 )
@@ -184,6 +190,7 @@ def test_what_cannot_be_looked_at_is_no_answer(
     shown = capsys.readouterr()
     assert (shown.out, shown.err.count("\n")) == ("", 1)
     assert str(tmp_path) in shown.err
+    assert not (tmp_path / "state").exists()  # root's lock there would shut the daemon out
 
 
 def test_a_torn_record_of_hooks_is_no_fault_of_the_policy_file(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -47,6 +48,21 @@ def test_a_mistake_has_one_sentence(
     output = capsys.readouterr()
     assert told in output.err
     assert output.err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["lab", "up", "--no-image"], "backfill: a lab needs root; run this as root, or without it: "),
+        (["lab", "cloud", "up"], "backfill: the test cloud needs root; run this as root\n"),
+    ],
+)
+def test_what_only_root_can_do_has_its_status(
+    words: list[str], told: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    assert main(words) == 77
+    assert capsys.readouterr().err.startswith(told)
 
 
 def test_no_lab_is_told_kindly(capsys: pytest.CaptureFixture[str]) -> None:

@@ -94,7 +94,7 @@ def test_mistakes_of_the_file_are_told_with_their_lines(
 
 
 def test_a_user_that_is_not_there_cannot_look(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["doctor", "--user", "nobody-of-ours"]) == 1
+    assert main(["doctor", "--user", "nobody-of-ours"]) == 64
     assert "there is no user nobody-of-ours" in capsys.readouterr().err
 
 

@@ -15,7 +15,7 @@ from backfill.drivers.slurm.conf import transaction
 from backfill.drivers.slurm.conf.dry import DryVerdict, judge
 from backfill.drivers.slurm.conf.managed import LineState, Managed, Method, NodeLine, WantedNodes, parse
 from backfill.drivers.slurm.conf.transaction import RolledBackError
-from backfill.ports.errors import BusyError, DriverError, RefusedError, UnreachableError
+from backfill.ports.errors import BusyError, DriverError, RefusedError, UnreachableError, UnreadableError
 from backfill.ports.workload import ClusterObservation, NodeSpec
 from tests.unit.conf_cluster import ConfCluster, CrashError, line, with_node, without_nodes
 
@@ -446,7 +446,8 @@ def test_a_site_that_contradicts_us(tmp_path: Path, site: str, words: str) -> No
     """One sentence with the place, and nothing is written."""
     cluster = ConfCluster(tmp_path)
     cluster.conf.write_text(site.format(dir=cluster.conf.parent))
-    with pytest.raises(RefusedError, match=words.replace("[", r"\[")):
+    unread = "cannot be read" in words
+    with pytest.raises(UnreadableError if unread else RefusedError, match=words.replace("[", r"\[")):
         cluster.transactions.apply(with_node("vn2"), dry=False)
     assert not cluster.managed.exists()
     assert cluster.reloads() == 0

@@ -404,6 +404,12 @@ def test_where_it_may_not_listen_is_told(text: str, why: str, capsys: pytest.Cap
     assert told.count("\n") == 1
 
 
+def test_a_certificate_that_is_not_there_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """With the status of a file that cannot be read."""
+    assert main(["web", "--cert", f"{tmp_path}/crt", "--key", f"{tmp_path}/key"]) == 65
+    assert f"the certificate {tmp_path}/crt cannot be read: No such file" in capsys.readouterr().err
+
+
 def test_a_port_that_is_taken_is_told(capsys: pytest.CaptureFixture[str]) -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
         assert main(["web", "--listen", f"127.0.0.1:{other.getsockname()[1]}"]) == 69

@@ -21,7 +21,7 @@ from typing import Any
 from backfill.lab import image
 from backfill.lab.cloud import environment, guests, heat
 from backfill.lab.layout import SLURM_TOOLS_PATH
-from backfill.lab.spec import LabError, lab_root
+from backfill.lab.spec import LabError, LabPermissionError, lab_root
 from backfill.lab.waiting import POLL_S, lock_holder, wait_until
 
 Progress = Callable[[str], None]
@@ -310,7 +310,7 @@ def _clear(directory: Path) -> None:
 
 def _check_machine() -> None:
     if os.geteuid() != 0:
-        raise LabError("the test cloud needs root")
+        raise LabPermissionError("the test cloud needs root; run this as root")
     needed = ("mariadbd", "mariadb-install-db", "unshare", "nsenter", "setpriv", "ip", "qemu-img")
     missing = [tool for tool in needed if shutil.which(tool, path=SLURM_TOOLS_PATH) is None]
     if missing:

@@ -13,7 +13,7 @@ from typing import Any, cast
 from backfill.core.model.fleet import Checkpoint
 from backfill.engine.checkpoint_desk import CheckpointDesk, UnknownNameError
 from backfill.engine.checkpoint_order import CommandError
-from backfill.ports.errors import BadOutputError, DriverError
+from backfill.ports.errors import BadOutputError, DriverError, UnreadableError
 from backfill.ui import wording
 from backfill.ui.client import Answer, Asking, add_place, add_policy, guarded, print_json, shown
 from backfill.ui.errands import awaited
@@ -94,7 +94,7 @@ def _with_files(args: argparse.Namespace, verb: Callable[[argparse.Namespace, _A
         return NO
     except DriverError as error:
         say(str(error))
-        return BAD_DATA if isinstance(error, BadOutputError) else UNAVAILABLE
+        return BAD_DATA if isinstance(error, BadOutputError | UnreadableError) else UNAVAILABLE
 
 
 def _here(desk: CheckpointDesk, client: Asking, question: str, body: dict[str, Any]) -> Answer:

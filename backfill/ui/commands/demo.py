@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from backfill.lab.roots import INSTALLED, RELEASES
 from backfill.sim.scenarios.player import Outcome
 from backfill.ui.outfile import write_text
-from backfill.ui.parser import BAD_DATA, NO, OK, UNAVAILABLE, USAGE, say
+from backfill.ui.parser import BAD_DATA, NO, NO_PERMISSION, OK, UNAVAILABLE, USAGE, say
 from backfill.ui.report.builder import timeline_of
 from backfill.ui.report.junit import junit_lines
 from backfill.ui.report.page import PageHead, judgements, write_report
@@ -74,7 +74,7 @@ def add_play_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run_demo(args: argparse.Namespace) -> int:
     """Play the scenario, tell what was proven, leave a report; 1 if an expectation failed."""
-    from backfill.lab.spec import LabError
+    from backfill.lab.spec import LabError, LabPermissionError
     from backfill.ports.errors import DriverError
     from backfill.ui.commands import demo_lab
 
@@ -93,7 +93,7 @@ def run_demo(args: argparse.Namespace) -> int:
         return error.code
     except (LabError, DriverError) as error:
         say(str(error))
-        return NO
+        return NO_PERMISSION if isinstance(error, LabPermissionError) else NO
     if live and args.keep and not args.json:
         print("\n" + "\n".join(demo_lab.kept()))
     return status

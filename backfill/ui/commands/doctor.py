@@ -58,7 +58,7 @@ def run_doctor(args: argparse.Namespace) -> int:
             user = pwd.getpwnam(name)
         except KeyError:
             say(f"there is no user {name} here; name the daemon's")
-            return FAULTY
+            return USAGE
         if user.pw_uid != os.geteuid() != 0:
             say(f"only root can look as {name}; run this as root or as {name}")
             return NO_PERMISSION

@@ -12,8 +12,8 @@ from backfill.lab import debian, image, roots
 from backfill.lab.lookinto import FlawWeight, look_into
 from backfill.lab.siteimage.build import build, check_place, put
 from backfill.lab.siteimage.recipe import BUILDS, SiteRecipe, Users, site_files, source_text
-from backfill.lab.spec import LabError, LabMisuseError
-from backfill.ui.parser import BAD_DATA, NO, OK, USAGE, add_verbs, say
+from backfill.lab.spec import LabError, LabMisuseError, LabPermissionError
+from backfill.ui.parser import BAD_DATA, NO, NO_PERMISSION, OK, USAGE, add_verbs, say
 
 _VERBS = {
     "build": "build an image, or find it in the cache",
@@ -104,6 +104,9 @@ def run_image(args: argparse.Namespace) -> int:
     except LabMisuseError as error:
         say(str(error))
         return USAGE
+    except LabPermissionError as error:
+        say(str(error))
+        return NO_PERMISSION
     except LabError as error:
         say(str(error))
         return BAD_DATA if args.verb == "check" else NO  # whose 1 tells of flaws

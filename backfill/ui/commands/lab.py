@@ -21,10 +21,11 @@ from backfill.lab.spec import (
     POOL,
     LabError,
     LabMisuseError,
+    LabPermissionError,
     LabSpec,
     lab_root,
 )
-from backfill.ui.parser import NO, OK, USAGE, add_verbs, did_you_mean, say
+from backfill.ui.parser import NO, NO_PERMISSION, OK, USAGE, add_verbs, did_you_mean, say
 from backfill.ui.terminal import table
 
 _VERBS = {
@@ -110,6 +111,8 @@ def run_lab(args: argparse.Namespace) -> int:
         return verbs[args.verb](args)
     except LabError as error:
         say(str(error))
+        if isinstance(error, LabPermissionError):
+            return NO_PERMISSION
         return USAGE if isinstance(error, LabMisuseError) else NO
 
 

@@ -46,8 +46,8 @@ def _asked(args: argparse.Namespace, work: Callable[[_Ask], int]) -> int:
         return BAD_DATA
     salt = provisioner(config)
     if salt is None:
-        say(f"{args.config} has no section salt: nothing configures nodes here")
-        return NO
+        say(f"{args.config} has no section salt: nothing configures nodes here; add one")
+        return BAD_DATA
     salting = Salting(salt, partial(_look, config.daemon.socket))
     try:
         return work(partial(_here, salting))

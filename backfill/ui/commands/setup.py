@@ -15,13 +15,13 @@ from backfill.core.model.visible import visible
 from backfill.drivers.slurm.commands import SlurmTools
 from backfill.drivers.slurm.conf.dry import dry_start
 from backfill.drivers.slurm.conf.managed import EMPTY, render
-from backfill.drivers.slurm.conf.site import SiteError, read_site
+from backfill.drivers.slurm.conf.site import SiteError, UnreadableSiteError, read_site
 from backfill.drivers.slurm.driver import SlurmManager
 from backfill.ports.errors import DriverError
 from backfill.ui.assemble import slurm_manager
 from backfill.ui.client import print_json
 from backfill.ui.doctor.look import daemon_listens
-from backfill.ui.parser import BAD_CONFIG, NO, NO_PERMISSION, OK, UNAVAILABLE, USAGE, say
+from backfill.ui.parser import BAD_CONFIG, BAD_DATA, NO, NO_PERMISSION, OK, UNAVAILABLE, USAGE, say
 from backfill.ui.setup.mistakes import (
     by_option,
     check_hosts,
@@ -125,7 +125,7 @@ def run_setup(args: argparse.Namespace) -> int:
         return BAD_CONFIG
     except SiteError as error:
         say(f"nothing was changed: {error}")
-        return BAD_CONFIG
+        return BAD_DATA if isinstance(error, UnreadableSiteError) else BAD_CONFIG
     except DriverError as error:
         say(f"nothing was changed: {error}")
         return UNAVAILABLE

@@ -12,7 +12,7 @@ from ipaddress import ip_address
 from pathlib import Path
 
 from backfill.ui.client import AskError, add_socket, socket_of
-from backfill.ui.parser import BAD_CONFIG, OK, UNAVAILABLE, USAGE, say
+from backfill.ui.parser import BAD_CONFIG, BAD_DATA, OK, UNAVAILABLE, USAGE, say
 
 DEFAULT_PORT = 6834
 _BACKLOG = 128
@@ -67,9 +67,12 @@ def _serve(args: argparse.Namespace) -> int:
         address, port = endpoint(args.listen)
         pair = _pair(args, loopback=ip_address(address).is_loopback)
         asked = socket_of(args)
-    except (ValueError, TlsError, AskError) as error:
+    except (ValueError, AskError) as error:
         say(str(error))
         return USAGE
+    except TlsError as error:
+        say(str(error))
+        return BAD_DATA
     if os.geteuid() == 0:
         say("this runs as root, which it has no need of; backfill-web.service gives it a user of its own")
     try:

@@ -12,6 +12,7 @@ from pathlib import Path
 from backfill.config import ConfigError
 from backfill.config.power import of_hosts, switched_off
 from backfill.core.model.quantities import parse_hostlist
+from backfill.drivers.slurm.conf.site import UnreadableSiteError
 from backfill.ui.setup.survey import URI, HostSurvey, Survey
 from backfill.ui.setup.wishes import WishError, Wishes
 
@@ -57,9 +58,9 @@ def checked_pattern(pattern: str) -> str:
 
 
 def checked_conf(path: Path) -> Path:
-    """Return `--slurm-conf` if it is a file."""
+    """Return `--slurm-conf` if it is a file. UnreadableSiteError: it is not."""
     if not path.is_file():
-        raise WishError(f"there is no file {path}; say where slurm.conf is by --slurm-conf")
+        raise UnreadableSiteError(f"there is no file {path}; say where slurm.conf is by --slurm-conf")
     return path
 
 

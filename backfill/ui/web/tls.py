@@ -20,7 +20,7 @@ _VALID_DAYS = 365
 
 
 class TlsError(Exception):
-    """A certificate or a key cannot be used: one sentence with the remedy."""
+    """A certificate or a key cannot be used, or be read or made: one sentence with the remedy."""
 
 
 def check_pair(cert: Path, key: Path) -> None:

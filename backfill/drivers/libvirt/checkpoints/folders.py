@@ -58,9 +58,19 @@ class CheckpointFolders:
         return self._root / identity / self._store.home(name).name
 
     def all(self) -> Iterator[Checkpoint]:
-        """Every complete part, the oldest first. Damaged manifests are shown as such."""
+        """Every complete part, the oldest first. Damaged manifests are shown as such.
+
+        UnreadableError where there is no directory at all: then it is not mounted.
+        """
+        self._need_directory()
         found = filter(None, map(self._read, self._folders()))
         yield from sorted(found, key=lambda c: (c.created_s, c.id, c.name))
+
+    def _need_directory(self) -> None:
+        """Raise UnreadableError where the folder of no checkpoint can be seen."""
+        directory = self._store.root.parent
+        if not is_there(directory.name, directory):
+            raise UnreadableError(str(directory), "No such file or directory", "is the share mounted?")
 
     def _folders(self) -> list[Path]:
         """Every part, complete or not."""
@@ -87,6 +97,7 @@ class CheckpointFolders:
 
     def parts_of(self, identity: str) -> list[Path]:
         """Folders of all parts. NotFoundError when there is none, UnreadableError when nobody knows."""
+        self._need_directory()
         known = _ID.fullmatch(identity) is not None
         found = [f for f in folders_in(self._root / identity) if books.present(f)] if known else []
         if not found:

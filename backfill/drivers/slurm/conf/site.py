@@ -18,6 +18,10 @@ class SiteError(ValueError):
     """slurm.conf cannot be used so; the message is one sentence with place and remedy."""
 
 
+class UnreadableSiteError(SiteError):
+    """slurm.conf, or what it includes, cannot be read: nobody knows what it says."""
+
+
 @dataclass(frozen=True, slots=True)
 class ConfLine:
     """One logical line (continuations joined), without comments; it stands from line `number` to `last`."""
@@ -152,7 +156,7 @@ def _read(file: Path) -> str:
     try:
         return file.read_text(encoding="utf-8", errors="surrogateescape")
     except OSError as error:
-        raise SiteError(
+        raise UnreadableSiteError(
             f"{file}: cannot be read ({error.strerror}); correct slurm.conf in the policy file, or "
             "run as a user who may read it"
         ) from error

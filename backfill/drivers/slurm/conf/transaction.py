@@ -25,9 +25,9 @@ from backfill.drivers.slurm.conf.managed import (
     salvage,
 )
 from backfill.drivers.slurm.conf.reload import Reload
-from backfill.drivers.slurm.conf.site import Site, SiteError, read_site
+from backfill.drivers.slurm.conf.site import Site, SiteError, UnreadableSiteError, read_site
 from backfill.drivers.slurm.conf.undo import Direction, Note, NoteFile
-from backfill.ports.errors import BusyError, DriverError, RefusedError, UnreachableError
+from backfill.ports.errors import BusyError, DriverError, RefusedError, UnreachableError, UnreadableError
 from backfill.ports.workload import ClusterObservation
 
 Change = Callable[[Managed], Managed]
@@ -97,12 +97,13 @@ class Transactions:
         return difference(text, render(change(self._parsed(text, force))), self.place.name)
 
     def site(self) -> Site:
-        """slurm.conf as the site has written it."""
+        """slurm.conf as the site has written it. UnreadableError where it cannot be read."""
         try:
             return read_site(self.place.conf, self.place.managed)
         except SiteError as error:
             place, _, problem = str(error).partition(": ")
-            raise RefusedError(place, problem) from error
+            kind = UnreadableError if isinstance(error, UnreadableSiteError) else RefusedError
+            raise kind(place, problem) from error
 
     def backups(self) -> list[Path]:
         """Dated copies of earlier contents, oldest first."""

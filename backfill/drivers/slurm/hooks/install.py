@@ -135,6 +135,7 @@ class Hooks:
 
     def remove(self, *, dry: bool = True) -> ApplyOutcome:
         """Remove the hooks the other way round: nothing is taken away that slurm.conf still names."""
+        self._transactions.site()  # where that cannot be read nothing is made, not even a lock
         outcome = self._transactions.apply(_without_hooks, dry=dry)
         told = self._script.remove()
         self._remove_programs()
@@ -162,7 +163,11 @@ class Hooks:
             self._directory.rmdir()
 
     def status(self) -> HookStatus:
-        """Look at the files; Slurm is not asked. UnreadableError: our record of the site is damaged."""
+        """Look at the files; Slurm is not asked.
+
+        UnreadableError: slurm.conf cannot be read, or our record of the site is damaged.
+        """
+        site = self._transactions.site()
         managed = self._transactions.current()
         pairs = managed.section(SECTION)
         problems = [
@@ -171,7 +176,7 @@ class Hooks:
             if value.startswith("/") and not Path(value).exists()
         ]
         if pairs:
-            problems += self._changes_of_the_site(self._transactions.site())
+            problems += self._changes_of_the_site(site)
         elif any((self._directory / name).exists() for name in _NAMES):
             problems.append(
                 f"programs of ours are in {self._directory}, and slurm.conf names none of them; "
