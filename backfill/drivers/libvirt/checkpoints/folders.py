@@ -62,12 +62,12 @@ class CheckpointFolders:
 
         UnreadableError where there is no directory at all: then it is not mounted.
         """
-        self._need_directory()
+        self._need_share()
         found = filter(None, map(self._read, self._folders()))
         yield from sorted(found, key=lambda c: (c.created_s, c.id, c.name))
 
-    def _need_directory(self) -> None:
-        """Raise UnreadableError where the folder of no checkpoint can be seen."""
+    def _need_share(self) -> None:
+        """UnreadableError where there is no directory for instances, in which a cluster may have none yet."""
         directory = self._store.root.parent
         if not is_there(directory.name, directory):
             raise UnreadableError(str(directory), "No such file or directory", "is the share mounted?")
@@ -97,7 +97,6 @@ class CheckpointFolders:
 
     def parts_of(self, identity: str) -> list[Path]:
         """Folders of all parts. NotFoundError when there is none, UnreadableError when nobody knows."""
-        self._need_directory()
         known = _ID.fullmatch(identity) is not None
         found = [f for f in folders_in(self._root / identity) if books.present(f)] if known else []
         if not found:
