@@ -46,8 +46,11 @@ class InstanceProvider(Protocol):
     def create(self, spec: InstanceSpec) -> None:
         """Make disk and seed and start it. Same name and tag already there: nothing to do."""
 
-    def delete(self, host: str, name: str) -> None:
-        """End it and remove its disk, seed and saved memory. Gone already: nothing to do."""
+    def delete(self, host: str, name: str, *, generation: int | None = None) -> None:
+        """End it and remove its disk, seed and saved memory. Gone already: nothing to do.
+
+        `generation`: the life that is meant; what is of another one stays, with all that it has.
+        """
 
     def pause(self, host: str, name: str) -> None:
         """Stop its CPUs; returns when the hypervisor confirms that they stand still.

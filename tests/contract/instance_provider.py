@@ -165,6 +165,20 @@ class InstancePortContract(InstanceClonesContract, InstanceMovesContract):
         rig.provider.create(replace(wanted, network=NETWORK))
         rig.until(lambda: state(rig) is InstanceState.RUNNING)
 
+    def test_only_the_life_that_is_meant_ends(self, rig: Rig) -> None:
+        """One of the same name that was made after it was looked at, or came back, stays as it is."""
+        host = rig.provider.hosts[0]
+        rig.provider.create(spec(rig, generation=2))
+        rig.until(lambda: state(rig) is InstanceState.RUNNING)
+        for other in (1, 3):
+            rig.provider.delete(host, "vn1", generation=other)
+            assert known(rig, host).tag.generation == 2
+            assert state(rig) is InstanceState.RUNNING
+        for _ in range(2):
+            rig.provider.delete(host, "vn1", generation=2)
+            assert rig.provider.read(host, "vn1") is None
+        assert rig.provider.observe(host).instances == {}
+
     def test_a_deleted_instance_is_gone(self, rig: Rig) -> None:
         """From every state; deleting twice is fine; the next generation may be made."""
         host = rig.provider.hosts[0]

@@ -15,6 +15,7 @@ from backfill.core.model.fleet import Instance, InstanceState, Tag
 from backfill.core.model.lifecycle import Cause, HeldJob
 from backfill.core.model.quantities import Resources
 from backfill.engine.execute.confirm import end_job, spared
+from backfill.engine.execute.instances import on_instance
 from backfill.engine.execute.slurm import in_slurm
 from backfill.engine.looking import Outside
 from backfill.ports.errors import BusyError
@@ -59,6 +60,9 @@ class Site:
     def read(self, host: str, name: str) -> Instance | None:
         return self.place
 
+    def delete(self, host: str, name: str, *, generation: int | None = None) -> None:
+        self.done.append(f"delete {name} of {generation} on {host}")
+
     def requeue_job(self, job_id: str) -> None:
         self.done.append(f"requeue {job_id}")
 
@@ -93,6 +97,14 @@ def why(found: Site, cause: Cause | None, held: tuple[HeldJob, ...] = HELD, take
 def test_what_is_gone_already_is_not_asked_about(cause: Cause | None) -> None:
     """Nothing is left to lose."""
     assert why(site(job("7"), job("8"), state=None), cause) == ""
+
+
+def test_the_life_that_was_asked_about_is_the_one_that_ends() -> None:
+    """Where the name has another one meanwhile, what was asked says nothing of that."""
+    found = site(state=InstanceState.OFF)
+    end = act.DeleteInstance(subject="vn1", generation=1, reason="a test", host="bm1", cause=Cause.OLD)
+    on_instance(found.outside, end)
+    assert found.done == ["delete vn1 of 1 on bm1"]
 
 
 @pytest.mark.parametrize("cause", sorted(SLURMS))

@@ -46,7 +46,7 @@ class SlowDisk:
     def pause(self, host: str, name: str) -> None:
         """Done."""
 
-    def delete(self, host: str, name: str) -> None:
+    def delete(self, host: str, name: str, *, generation: int | None = None) -> None:
         """Done."""
 
     def thaw(self, host: str, name: str, *, shut: bool = False) -> None:

@@ -70,11 +70,13 @@ def create(pool: Pool, spec: InstanceSpec) -> None:
             raise
 
 
-def delete(pool: Pool, host: str, name: str) -> None:
+def delete(pool: Pool, host: str, name: str, generation: int | None = None) -> None:
     """End it and remove its files. See `InstanceProvider.delete`."""
     with pool.changing(name):
-        pool.on(host)
-        _clear(pool, host, name)
+        there = pool.find(host, name)
+        label = None if there is None else there.label
+        if label is None or generation in (None, label.tag.generation):
+            _clear(pool, host, name)
 
 
 def _is_there(pool: Pool, spec: InstanceSpec) -> bool:

@@ -138,9 +138,9 @@ class LibvirtProvider:
         """Make it and boot it; the same one already there is fine."""
         making.create(self._pool, spec)
 
-    def delete(self, host: str, name: str) -> None:
+    def delete(self, host: str, name: str, *, generation: int | None = None) -> None:
         """End it and remove all that it has; gone already is fine."""
-        making.delete(self._pool, host, name)
+        making.delete(self._pool, host, name, generation)
 
     def abandon(self, host: str, name: str) -> None:
         """Forget what was on a host that is off for good."""

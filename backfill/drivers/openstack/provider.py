@@ -12,7 +12,15 @@ from backfill.core.model.quantities import NOTHING, Resources
 from backfill.drivers.openstack.api.cloud import Cloud
 from backfill.drivers.openstack.api.errors import FOREIGN, translate
 from backfill.drivers.openstack.api.link import ApiLink
-from backfill.drivers.openstack.api.states import Server, fault_of, instance_of, mark, node_of
+from backfill.drivers.openstack.api.states import (
+    Server,
+    fault_of,
+    foremost,
+    instance_among,
+    instance_of,
+    mark,
+    node_of,
+)
 from backfill.drivers.openstack.capacity import Gauge, pool_room
 from backfill.drivers.openstack.guest import command
 from backfill.drivers.openstack.guest.handover import Handover
@@ -72,7 +80,7 @@ class OpenStackProvider:
             room = self._room(cloud, host)
         except DriverError as error:
             return HostObservation(seen_s, Host(host, None, NOTHING, False, str(error)))
-        instances = {node_of(s): instance_of(s, host) for s in _working_last(servers)}
+        instances = _instances(servers, host)
         seen = Host(
             host,
             None,
@@ -87,8 +95,8 @@ class OpenStackProvider:
 
     def read(self, host: str, name: str) -> Instance | None:
         """Read one instance fresh."""
-        server = self._cloud(host).find(host, name)
-        return None if server is None else instance_of(server, host)
+        servers = self._cloud(host).servers_on(host, name)
+        return instance_among(servers, host) if servers else None
 
     def console(self, host: str, name: str) -> str:
         """Read the last lines of the guest's console; for a server in ERROR, why it is."""
@@ -114,9 +122,9 @@ class OpenStackProvider:
             self._gauges[cloud.link.cloud].forget()  # somebody was faster
             raise
 
-    def delete(self, host: str, name: str) -> None:
+    def delete(self, host: str, name: str, *, generation: int | None = None) -> None:
         """End it and remove its port; gone already is fine."""
-        making.delete(self._cloud(host), host, name)
+        making.delete(self._cloud(host), host, name, generation)
 
     # --- stopping and moving -------------------------------------------------------------------
 
@@ -239,6 +247,9 @@ class OpenStackProvider:
         return mark(server, "address").split("/")[0]
 
 
-def _working_last(servers: list[Server]) -> list[Server]:
-    """Of two servers of one node, the one that works is shown."""
-    return sorted(servers, key=lambda s: s.get("status") != "ERROR")
+def _instances(servers: Iterable[Server], host: str) -> dict[str, Instance]:
+    """Return the instances of a host; of several servers of one node, the one that counts."""
+    by_node: dict[str, list[Server]] = {}
+    for server in foremost(servers):
+        by_node.setdefault(node_of(server), []).append(server)
+    return {name: instance_among(found, host) for name, found in by_node.items()}

@@ -45,7 +45,8 @@ def _delete(outside: Outside, action: act.DeleteInstance) -> list[ch.Change]:
     told = spared(outside, action)
     if not told:
         told = _last_words(outside, action) if action.last_words else []
-        outside.providers[action.host].delete(action.host, action.subject)
+        provider = outside.providers[action.host]
+        provider.delete(action.host, action.subject, generation=action.generation)
         _expel(outside, action)
     return told + read_instance(outside, action.host, action.subject)
 

@@ -20,6 +20,7 @@ from backfill.drivers.openstack.api.states import (
     appliance_name,
     describe,
     fault_of,
+    foremost,
     guard_name,
     host_of,
     instance_of,
@@ -52,10 +53,12 @@ class Cloud:
 
     def find(self, host: str, name: str) -> Server | None:
         """Our server of this name on this host, fresh; None when the host does not have it."""
-        found = [s for s in self.board.named(name) if self.place_of(s) == host]
-        # After a creation whose answer was lost there may be two for a moment: a working one first.
-        found.sort(key=lambda s: s.get("status") == "ERROR")
+        found = self.servers_on(host, name)
         return found[0] if found else None
+
+    def servers_on(self, host: str, name: str) -> list[Server]:
+        """All our servers of this name on this host, fresh, the one that counts first."""
+        return foremost(s for s in self.board.named(name) if self.place_of(s) == host)
 
     def need(self, host: str, name: str) -> Server:
         """Find a server like `find`; NotFoundError when it is not there."""

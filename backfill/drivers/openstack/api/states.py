@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from datetime import datetime
 from typing import Any
 from uuid import UUID
@@ -110,6 +111,26 @@ def node_of(server: Server) -> str:
     return _who(server)[1] or str(server["name"])
 
 
+def generation_of(server: Server) -> int | None:
+    """Return of which life of its node it is; None where neither our note nor the tag tells."""
+    return _who(server)[2]
+
+
+def foremost(servers: Iterable[Server]) -> list[Server]:
+    """Sort servers by which one counts where a node has several: the latest life that may have work.
+
+    There are two for a moment after a creation whose answer was lost; and one of an earlier life comes
+    back where its deletion is taken back. Among equals a working one is first, then the oldest.
+    """
+
+    def standing(server: Server) -> tuple[bool, int, bool]:
+        over, life = state_of(server) is InstanceState.CRASHED, generation_of(server)
+        return not over, -1 if life is None else life, server.get("status") != "ERROR"
+
+    oldest_first = sorted(servers, key=lambda s: (str(s.get("created")), str(s["id"])))
+    return sorted(oldest_first, key=standing, reverse=True)
+
+
 def recalled(server: Server, known: Server | None) -> tuple[Server, tuple[str, ...]]:
     """Return it with what it had noted in `known` of who it is and now lacks, and the lost notes' keys."""
     if known is None or "metadata" not in server:
@@ -175,6 +196,23 @@ def instance_of(server: Server, host: str) -> Instance:
         wanted_back=wanted_back(server),
         no_room=_no_room(server) or "",
         problem=problem or "",
+    )
+
+
+def instance_among(servers: Sequence[Server], host: str) -> Instance:
+    """Our picture of a node's servers, the foremost first: of that one, and that another life is there."""
+    first, *others = servers
+    seen, life = instance_of(first, host), generation_of(first)
+    left = [
+        str(s["id"]) for s in others if generation_of(s) != life and state_of(s) is not InstanceState.CRASHED
+    ]
+    if not left or seen.problem:
+        return seen
+    ids = " ".join(left)
+    return replace(
+        seen,
+        problem=f"another life of it is in the cloud as well, and may run; end it with "
+        f"`openstack server delete {ids}`",
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -16,6 +17,7 @@ from backfill.drivers.openstack.api.states import (
     TASK,
     Server,
     cluster_tag,
+    generation_of,
     instance_of,
     is_ours,
     metadata_of,
@@ -244,15 +246,22 @@ def _look_for(cloud: Cloud, spec: InstanceSpec) -> str | None:
 
 
 # --- the end -----------------------------------------------------------------------------------
-def delete(cloud: Cloud, host: str, name: str) -> None:
-    """Remove every server of ours of this node from `host`, and their port."""
+def delete(cloud: Cloud, host: str, name: str, generation: int | None = None) -> None:
+    """Remove every server of ours of this life of the node from `host`, and with the last its port."""
     with cloud.changing(name):
-        found = [s for s in cloud.board.named(name) if cloud.place_of(s) == host]
-        for server in found:
+        for server in _meant(cloud.servers_on(host, name), generation):
             _remove(cloud, server)
         # One on another host of this cloud keeps its port.
         if not cloud.board.named(name):
             network_ports.remove(cloud, name)
+
+
+def _meant(servers: Sequence[Server], generation: int | None) -> list[Server]:
+    """Return those of a life; None: all. One whose life cannot be told is meant where it is alone."""
+    if generation is None:
+        return list(servers)
+    lives = {generation, None} if len(servers) == 1 else {generation}
+    return [server for server in servers if generation_of(server) in lives]
 
 
 def _remove(cloud: Cloud, server: Server) -> None:

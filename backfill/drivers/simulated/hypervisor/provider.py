@@ -129,11 +129,11 @@ class SimulatedProvider(SimulatedKeeper, SimulatedHolder):
             self._machines.start_boot(machine, boot_s if boots else None)
             self.watch(instance)
 
-    def delete(self, host: str, name: str) -> None:
-        """End it; what ran inside is gone."""
+    def delete(self, host: str, name: str, *, generation: int | None = None) -> None:
+        """End it, if it is of that life; what ran inside is gone."""
         with self._call("delete", host, name) as found:
             instance = found.instances.get(name)
-            if instance is not None and self._ours(instance):
+            if instance is not None and self._ours(instance) and _is_of(instance, generation):
                 if self.losses is not None:
                     self.losses.instance_goes(instance)
                 self._machines.destroy(instance.machine)
@@ -417,3 +417,7 @@ class SimulatedProvider(SimulatedKeeper, SimulatedHolder):
         with self._call("job_processes", host, name) as found:
             self._need(instance := self._instance(found, name), InstanceState.RUNNING)
             return sum(1 for run in instance.machine.runs if run.since_s is not None), 0
+
+
+def _is_of(instance: SimInstance, generation: int | None) -> bool:
+    return generation in (None, instance.spec.tag.generation)
