@@ -130,6 +130,7 @@ class TestDriverRig:
         numa: NumaTerms | None = None,
     ) -> None:
         self._kind = kind
+        (directory / "shared").mkdir()
         (directory / "node.xml").write_text(NODE)
         for name in ("vmlinuz", "initrd", "disk.raw", "munge.key"):
             (directory / name).write_bytes(b"\0" * 512)
