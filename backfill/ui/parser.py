@@ -6,7 +6,7 @@ import argparse
 import difflib
 import re
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -20,6 +20,8 @@ UNAVAILABLE = 69
 NO_PERMISSION = 77
 BAD_CONFIG = 78
 INTERRUPTED = 130
+
+_SHOWN = 20  # of a number that is refused; more digits would fill the terminal
 
 # Where the policy file is when nobody says so.
 DEFAULT_POLICY = "/etc/backfill/policy.yaml"
@@ -113,6 +115,22 @@ def add_config(parser: argparse.ArgumentParser) -> None:
         type=Path,
         help=f"the policy file ({DEFAULT_POLICY})",
     )
+
+
+def whole(least: int, most: int = 10**18 - 1) -> Callable[[str], int]:
+    """Return what reads an option's whole number within these bounds."""
+
+    def read(text: str) -> int:
+        given = text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
+        if not re.fullmatch("-?[0-9]+", text):
+            raise argparse.ArgumentTypeError(f"'{given}' is no whole number; give one from {least} on")
+        if text.startswith("-") or int(text[:_SHOWN]) < least:
+            raise argparse.ArgumentTypeError(f"{given} is less than {least}; give at least {least}")
+        if len(text) > _SHOWN or int(text) > most:
+            raise argparse.ArgumentTypeError(f"{given} is too large; give {most} at most")
+        return int(text)
+
+    return read
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:

@@ -209,6 +209,41 @@ def test_workload_arguments_are_checked(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("words", "cure"),
+    [
+        (["poisson", "--mean-gap-s", "1e308"], "give a smaller --mean-gap-s"),
+        (["htc", "--mean-gap-s", "1e308"], "give a smaller --mean-gap-s"),
+        (["poisson", "--mean-gap-s", "1e20"], "give a smaller --mean-gap-s"),
+        (["htc", "--estimate-factor", "1e308"], "give a smaller --estimate-factor"),
+        (["lublin", "--load", "1e-308"], "give a larger --load"),
+        (["poisson", "--mean-gap-s", "1e20", "--estimate-factor", "2"], "--mean-gap-s or a smaller --est"),
+    ],
+)
+def test_times_that_no_trace_holds_are_not_written(
+    words: list[str], cure: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One sentence names the option, and there is no file that `replay` would refuse."""
+    path = tmp_path / "w.swf"
+    assert workload([*words, "--jobs", "10", "-o", str(path)]) == 64
+    told = capsys.readouterr().err
+    assert cure in told
+    assert told.count("\n") == 1
+    assert not path.exists()
+
+
+@pytest.mark.parametrize("digits", ["1" + "0" * 24, "9" * 5000, "-" + "9" * 5000, "x" * 5000])
+def test_a_number_of_many_digits_is_not_repeated(
+    digits: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as caught:
+        workload(["poisson", "--processors", digits, "-o", str(tmp_path / "w.swf")])
+    assert caught.value.code == 64
+    told = capsys.readouterr().err
+    assert "_whole" not in told
+    assert len(told) < 200
+
+
+@pytest.mark.parametrize(
     ("sample", "arguments"),
     [
         ("lublin-64.swf", ["lublin", "--jobs", "400", "--processors", "64", "--load", "0.8"]),

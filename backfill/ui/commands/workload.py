@@ -18,22 +18,31 @@ from backfill.sim.traces.models import (
     with_estimates,
 )
 from backfill.sim.traces.swf import swf_lines
+from backfill.sim.traces.trace import LARGEST
 from backfill.ui.outfile import OutputError, write_text
-from backfill.ui.parser import BAD_DATA, OK, USAGE, Parser, say
+from backfill.ui.parser import BAD_DATA, OK, USAGE, Parser, say, whole
 
 _MEAN_GAP_S = 10.0
 _OF_MODELS = {"load": ("lublin", "lublin-typed"), "mean_gap_s": ("poisson", "htc"), "backlog": ("htc",)}
+# What makes times smaller, by the option that made them too large.
+_CURES = {
+    "mean_gap_s": "a smaller --mean-gap-s",
+    "load": "a larger --load",
+    "estimate_factor": "a smaller --estimate-factor",
+}
 
 
 def add_workload_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments that `run_workload` needs."""
     parser.add_argument("model", choices=tuple(MODELS), help="the model to draw from")
-    parser.add_argument("--jobs", type=_whole, default=10_000, help="how many (10000)")
-    parser.add_argument("--processors", type=_whole, default=256, help="the machine's processors (256)")
+    parser.add_argument("--jobs", type=whole(1), default=10_000, help="how many (10000)")
+    parser.add_argument(
+        "--processors", type=whole(1, LARGEST), default=256, help="the machine's processors (256)"
+    )
     parser.add_argument("--seed", type=int, default=1, help="same seed, same jobs")
     parser.add_argument("--load", type=_positive, help="lublin: work offered, 1 = the machine")
     parser.add_argument("--mean-gap-s", type=_positive, help="poisson, htc: time between arrivals (10)")
-    parser.add_argument("--backlog", type=_natural, help="htc: jobs waiting at time 0 (0)")
+    parser.add_argument("--backlog", type=whole(0), help="htc: jobs waiting at time 0 (0)")
     parser.add_argument(
         "--estimate-factor", type=_factor, help="add estimates of up to this times the run time"
     )
@@ -49,9 +58,12 @@ def run_workload(args: argparse.Namespace) -> int:
             name = option.replace("_", "-")
             say(f"--{name} is for {' and '.join(models)}; leave it out for {args.model}")
             return USAGE
-    jobs = MODELS[args.model](args)
-    if args.estimate_factor is not None:
-        jobs = with_estimates(jobs, args.seed, args.estimate_factor)
+    try:
+        jobs = _drawn(args)
+    except OverflowError:
+        cures = [cure for option, cure in _CURES.items() if getattr(args, option) is not None]
+        say(f"a time would be above {LARGEST} s, which no trace holds; give {' or '.join(cures)}")
+        return USAGE
     header = (
         "Version: 2.2",
         f"Computer: model {args.model}, seed {args.seed}",
@@ -64,6 +76,16 @@ def run_workload(args: argparse.Namespace) -> int:
         say(str(error))
         return BAD_DATA
     return OK
+
+
+def _drawn(args: argparse.Namespace) -> list[ModelJob]:
+    """Draw the jobs. OverflowError: `backfill replay` would refuse one."""
+    jobs = MODELS[args.model](args)
+    if args.estimate_factor is not None:
+        jobs = with_estimates(jobs, args.seed, args.estimate_factor)
+    if any(max(job.submit_s, job.estimate_s) > LARGEST for job in jobs):
+        raise OverflowError
+    return jobs
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -96,18 +118,6 @@ MODELS: Mapping[str, Callable[[argparse.Namespace], list[ModelJob]]] = {
     "poisson": _poisson,
     "htc": _htc,
 }
-
-
-def _whole(text: str, least: int = 1) -> int:
-    if not text.removeprefix("-").isdecimal():
-        raise argparse.ArgumentTypeError(f"'{text}' is no whole number; give one from {least} on")
-    if int(text) < least:
-        raise argparse.ArgumentTypeError(f"{text} is less than {least}; give at least {least}")
-    return int(text)
-
-
-def _natural(text: str) -> int:
-    return _whole(text, 0)
 
 
 def _positive(text: str) -> float:
