@@ -76,7 +76,7 @@ def build_zipapp(out: Path) -> list[Path]:
             "--site-packages",
             site,
             "--entry-point",
-            "backfill.ui.cli:main",
+            "backfill.__main__:main",
             "--python",
             "/usr/bin/env python3",
             "--compressed",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Sequence
 
@@ -52,8 +53,6 @@ def _main(words: list[str]) -> int:
         say(str(error))
         return BAD_DATA
     except OSError as error:
-        if error.filename is None:  # of no file that somebody has named: a fault of the program's
-            raise
         return _told(error)
     except ModuleNotFoundError as error:
         package = (error.name or "").partition(".")[0]
@@ -64,8 +63,22 @@ def _main(words: list[str]) -> int:
     return status
 
 
+def _directory_is_gone() -> bool:
+    """Return True where every relative path fails, and so does asking where one is."""
+    try:
+        os.getcwd()
+    except FileNotFoundError:
+        return True
+    return False
+
+
 def _told(error: OSError) -> int:
     """Say which file is of no use; what a command knows more about, it says itself."""
+    if _directory_is_gone():
+        say("the current directory is gone; cd somewhere else")
+        return BAD_DATA
+    if error.filename is None:  # of no file that somebody has named: a fault of the program's
+        raise error
     denied = isinstance(error, PermissionError)
     remedy = "ask its owner, or try as root" if denied else "check the path"
     say(f"{error.filename}: {error.strerror}; {remedy}")

@@ -193,6 +193,17 @@ def test_what_cannot_be_looked_at_is_no_answer(
     assert not (tmp_path / "state").exists()  # root's lock there would shut the daemon out
 
 
+def test_in_a_directory_that_is_gone_that_is_said(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = tmp_path / "gone"
+    place.mkdir()
+    monkeypatch.chdir(place)
+    place.rmdir()
+    assert main(["demo", "--simulated"]) == 65
+    assert capsys.readouterr().err == "backfill: the current directory is gone; cd somewhere else\n"
+
+
 def test_a_torn_record_of_hooks_is_no_fault_of_the_policy_file(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -12,6 +12,7 @@ import pytest
 from backfill.ui.cli import main
 from backfill.ui.command_line import BY_NAME, COMMANDS, build_parser
 from backfill.ui.parser import DEFAULT_POLICY
+from tests.unit.policy_files import ROOT
 
 HEAVY = ("libvirt", "yaml", "rich", "backfill.engine", "backfill.lab", "socket")
 
@@ -42,6 +43,21 @@ def test_a_program_begins_without_the_planner() -> None:
     )
     done = subprocess.run([sys.executable, "-c", look], capture_output=True, text=True, check=True)
     assert done.stdout == "[]\n"
+
+
+def test_an_interrupt_before_anything_is_loaded_is_quiet() -> None:
+    """As early as the first import; what is installed as `backfill` begins there, too."""
+    look = (
+        "import builtins, sys; loaded = builtins.__import__\n"
+        "def interrupted(name, *more):\n"
+        "    if name.startswith('backfill.ui'): raise KeyboardInterrupt\n"
+        "    return loaded(name, *more)\n"
+        "builtins.__import__ = interrupted\n"
+        "from backfill.__main__ import main; sys.exit(main())"
+    )
+    done = subprocess.run([sys.executable, "-c", look], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
+    assert 'backfill = "backfill.__main__:main"' in (ROOT / "pyproject.toml").read_text()
 
 
 def test_help_names_every_command_and_every_exit_status(capsys: pytest.CaptureFixture[str]) -> None:
