@@ -7,6 +7,7 @@ import contextlib
 import json
 import os
 import socket
+import stat
 import struct
 import sys
 from collections.abc import Callable, Sequence
@@ -99,9 +100,24 @@ class Client:
                     UNAVAILABLE,
                 )
             case _:
-                return AskError(
-                    f"no daemon answers on {self.path}; `systemctl status backfill` tells why", UNAVAILABLE
-                )
+                return AskError(f"no daemon answers on {self.path}: {_silent(self.path, error)}", UNAVAILABLE)
+
+
+def _silent(path: str, error: OSError) -> str:
+    """Say why nobody answers there, with the remedy."""
+    asking = "`systemctl status backfill` tells why"
+    if error.errno is None:  # the only one that is none of the system's
+        return "no socket's path can be so long; name the daemon's by --socket"
+    with contextlib.suppress(OSError):
+        if not stat.S_ISSOCK(os.stat(path).st_mode):
+            return "it is not a socket; name the daemon's by --socket"
+    match error:
+        case FileNotFoundError():
+            return f"there is no such file; {asking}"
+        case ConnectionRefusedError():
+            return f"nobody listens there any more; {asking}"
+        case _:
+            return f"{error.strerror}; {asking}"
 
 
 def _peer_uid(sock: socket.socket) -> int:

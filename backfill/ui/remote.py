@@ -6,6 +6,7 @@ import http.client
 import json
 import os
 import re
+import socket
 import ssl
 import urllib.error
 import urllib.parse
@@ -146,7 +147,7 @@ class RemoteClient:
         except (OSError, ValueError, http.client.HTTPException) as error:
             why = getattr(error, "reason", error)
             raise AskError(
-                f"no web service of backfill answers on {self._url}: {why}", UNAVAILABLE
+                f"no web service of backfill answers on {self._url}: {_told(why)}", UNAVAILABLE
             ) from error
         return answer if isinstance(answer, dict) else self._not_ours()
 
@@ -165,6 +166,17 @@ class RemoteClient:
         if error.code == 401 and not self._token:
             sentence += "; put it into SLURM_JWT: export $(scontrol token)"
         return AskError(sentence, _CODES.get(error.code, NO), answer)
+
+
+def _told(why: object) -> str:
+    """Say it without the system's number, with the remedy where that is known."""
+    match why:
+        case ConnectionRefusedError():
+            return f"{why.strerror}; `systemctl status backfill-web` there tells why"
+        case socket.gaierror():
+            return f"{why.strerror}; name a host that is known here"
+        case _:
+            return str(why)
 
 
 def _trusting(ca: Path) -> ssl.SSLContext:

@@ -206,7 +206,26 @@ def test_without_a_daemon_one_sentence_says_how_to_start_it(
     assert main([command, "--socket", str(path)]) == 69
     output = capsys.readouterr()
     assert output.out == ""
-    assert output.err == (f"backfill: no daemon answers on {path}; `systemctl status backfill` tells why\n")
+    told = "there is no such file; `systemctl status backfill` tells why"
+    assert output.err == f"backfill: no daemon answers on {path}: {told}\n"
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        ("file", "it is not a socket; name the daemon's by --socket"),
+        (".", "it is not a socket; name the daemon's by --socket"),
+        ("x" * 200, "no socket's path can be so long; name the daemon's by --socket"),
+        ("file/sock", "Not a directory; `systemctl status backfill` tells why"),
+        ("none/sock", "there is no such file; `systemctl status backfill` tells why"),
+    ],
+)
+def test_what_is_no_daemons_socket_is_told_apart(
+    name: str, told: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file").touch()
+    assert main(["status", "--socket", str(tmp_path / name)]) == 69
+    assert capsys.readouterr().err.endswith(f": {told}\n")
 
 
 def test_a_dead_daemons_socket_is_no_daemon(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -214,7 +233,17 @@ def test_a_dead_daemons_socket_is_no_daemon(tmp_path: Path, capsys: pytest.Captu
     with socket.socket(socket.AF_UNIX) as server:
         server.bind(str(path))
     assert main(["status", "--socket", str(path)]) == 69
-    assert "no daemon answers" in capsys.readouterr().err
+    told = "nobody listens there any more; `systemctl status backfill` tells why"
+    assert capsys.readouterr().err == f"backfill: no daemon answers on {path}: {told}\n"
+
+
+def test_a_web_service_that_does_not_answer_is_told_with_the_remedy(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    url = "http://127.0.0.1:1"
+    assert main(["status", "--url", url]) == 69
+    told = "Connection refused; `systemctl status backfill-web` there tells why"
+    assert capsys.readouterr().err == f"backfill: no web service of backfill answers on {url}: {told}\n"
 
 
 @pytest.mark.parametrize(

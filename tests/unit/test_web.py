@@ -15,6 +15,7 @@ from typing import Any
 
 import httpx
 import pytest
+import uvicorn
 from pydantic import BaseModel
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -408,6 +409,21 @@ def test_a_certificate_that_is_not_there_is_told(tmp_path: Path, capsys: pytest.
     """With the status of a file that cannot be read."""
     assert main(["web", "--cert", f"{tmp_path}/crt", "--key", f"{tmp_path}/key"]) == 65
     assert f"the certificate {tmp_path}/crt cannot be read: No such file" in capsys.readouterr().err
+
+
+def test_without_a_daemon_its_start_says_so_once(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def served(_: uvicorn.Server, sockets: list[socket.socket]) -> None:
+        sockets[0].close()  # nobody asks anything
+
+    monkeypatch.setattr(uvicorn.Server, "serve", served)
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    assert main(["web", "--listen", f"127.0.0.1:{port}", "--socket", f"{tmp_path}/none"]) == 0
+    told = [line for line in capsys.readouterr().err.splitlines() if "no daemon answers on" in line]
+    assert len(told) == 1
+    assert told[0].endswith("tells why; until then every question here ends with 503")
 
 
 def test_a_port_that_is_taken_is_told(capsys: pytest.CaptureFixture[str]) -> None:

@@ -11,7 +11,7 @@ import time
 from ipaddress import ip_address
 from pathlib import Path
 
-from backfill.ui.client import AskError, add_socket, socket_of
+from backfill.ui.client import AskError, Client, add_socket, socket_of
 from backfill.ui.parser import BAD_CONFIG, BAD_DATA, OK, UNAVAILABLE, USAGE, say
 
 DEFAULT_PORT = 6834
@@ -19,6 +19,7 @@ _BACKLOG = 128
 # Connections at a time; one more is told so and closed.
 _MOST_CLIENTS = 256
 _IDLE_S = 15
+_FIRST_LOOK_S = 2.0  # how long the daemon may take to be missed at the start
 
 
 def add_web_arguments(parser: argparse.ArgumentParser) -> None:
@@ -80,6 +81,7 @@ def _serve(args: argparse.Namespace) -> int:
     except OSError as error:
         say(f"{args.listen} cannot be listened on: {error.strerror or error}; choose another one by --listen")
         return UNAVAILABLE
+    _warn_without_daemon(asked)
     logging.basicConfig(level=logging.INFO, format="%(levelname)s %(message)s")
     config = uvicorn.Config(
         make_app(Gateway(asked), max(1, args.rate)),
@@ -99,6 +101,14 @@ def _serve(args: argparse.Namespace) -> int:
     with asyncio.Runner(loop_factory=PatientLoop) as runner:
         runner.run(uvicorn.Server(config).serve(sockets=[server]))
     return OK
+
+
+def _warn_without_daemon(path: str) -> None:
+    """Say once that whoever asks gets no answer yet; it may come later."""
+    try:
+        Client(path, _FIRST_LOOK_S).ask("status")
+    except AskError as error:
+        say(f"{error}; until then every question here ends with 503")
 
 
 def endpoint(text: str) -> tuple[str, int]:
