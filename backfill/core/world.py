@@ -10,7 +10,7 @@ from typing import Any
 from backfill.core.concerns import Concerns
 from backfill.core.learning import follow
 from backfill.core.model import changes as ch
-from backfill.core.model.actions import DeleteInstance, DeleteNode, PinJob, UnpinJob
+from backfill.core.model.actions import DeleteInstance, DeleteNode, PinJob, PutBackCheckpoint, UnpinJob
 from backfill.core.model.clock import Move
 from backfill.core.model.cluster import ENDED, Job, JobState
 from backfill.core.model.fleet import STILL, FleetState, Host, InstanceState
@@ -34,7 +34,7 @@ from backfill.core.model.lifecycle import (
     without,
     woken,
 )
-from backfill.core.model.operations import HostAllocation, Source, UncertainOutcome
+from backfill.core.model.operations import HostAllocation, Operation, Source, UncertainOutcome
 from backfill.core.model.quantities import WriteRate
 from backfill.core.model.readiness import is_image_streak
 from backfill.core.picture import Picture
@@ -359,8 +359,8 @@ class World(Picture):
         known = self.operations.get(change.key)
         self.calls.done(change)
         kind, name, rest = change.key.split(":", 2)
-        if known is not None and known.host and change.problem and change.begun:
-            self._doubt(name, known.host, change.at_s)
+        if known is not None and change.problem and change.begun:
+            self._doubt_outcome(known, kind, name, change.at_s)
         if kind == DeleteNode.__name__ and not change.problem:
             self._deleted.add((name, int(rest.split(":")[0])))
         if kind == DeleteInstance.__name__ and not change.problem and not self.fleet.places_of(name):
@@ -399,8 +399,16 @@ class World(Picture):
 
     # --- calls that may have acted although they failed ----------------------------------------
 
+    def _doubt_outcome(self, failed: Operation, kind: str, name: str, at_s: float) -> None:
+        node = self.managed.get(name)
+        replaced = node.host if kind == PutBackCheckpoint.__name__ and node is not None else ""
+        if failed.host or replaced:
+            self._doubt(name, failed.host or replaced, at_s)
+
     def _doubt(self, name: str, host: str, at_s: float) -> None:
-        """Doubt where an instance is: a call that was to bring it to `host` failed, and may have acted."""
+        """Doubt what is of an instance on `host`: a call that was to bring it there, or to replace its
+        state, failed and may have acted.
+        """
         known = self.managed.get(name)
         named = {host, known.host} if known is not None and known.host else {host}
         hosts = frozenset(one for one in named if not self.lost(one))

@@ -221,6 +221,8 @@ class CheckpointKeeper(Protocol):
     def put_back(self, host: str, name: str, identity: str) -> None:
         """Give the instance, at rest on `host` or gone, this state; it is suspended afterwards.
 
+        What a call that was cut off has left is the old state, or an instance that is off: never half of
+        either. The same call again finishes it.
         A checkpoint that cannot be verified is refused before the old state is given up: DamagedError
         where it is of no use for good.
         """

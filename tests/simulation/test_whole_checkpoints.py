@@ -297,6 +297,56 @@ def test_one_reading_of_damage_is_not_believed() -> None:
     ends_well(run, job)
 
 
+def cut_off(run: Rehearsal, name: str) -> list[str]:
+    """The daemon dies in the middle of putting this one back; the next one begins 3 s later."""
+    original, tried = run.sim.provider.put_back, []
+    run.sim.provider.cut_off.add(name)
+
+    def dies(host: str, name: str, identity: str) -> None:
+        tried.append(name)
+        try:
+            original(host, name, identity)
+        except UnreachableError:
+            run.kill()
+            run.sim.at(run.sim.now_s + 3.0, run.start)
+            raise
+
+    run.sim.provider.put_back = dies  # type: ignore[method-assign]
+    return tried
+
+
+@pytest.mark.parametrize("name", MEMBERS)
+def test_a_return_that_was_cut_off_in_the_middle_is_finished(name: str) -> None:
+    """On a new host or on its own: what is there has no state, and nobody takes it for lost."""
+    run, job = wide(300.0)
+    kept(run, job)
+    tried = cut_off(run, name)
+    lose(run, "vn1")
+    run.until(lambda: tried.count(name) == 2, 120)
+    ends_well(run, job)
+
+
+def test_so_is_one_that_a_person_ordered() -> None:
+    """No other part has the new state yet, but this one has the old state no more."""
+    run, job = wide(300.0)
+    identity = kept(run, job)
+    tried = cut_off(run, "vn1")
+    put_back(run, job, identity)
+    run.until(lambda: tried.count("vn1") == 2, 120)
+    ends_well(run, job)
+
+
+def test_a_return_that_fails_in_the_middle_is_finished_as_well() -> None:
+    """With a daemon that lives on: to leave the order would lose what has no state."""
+    run, job = narrow(300.0)
+    identity = kept(run, job)
+    (name,) = run.sim.job(job).nodes
+    run.sim.provider.cut_off.add(name)
+    put_back(run, job, identity)
+    run.until(lambda: not run.sim.provider.cut_off, 120)
+    ends_well(run, job)
+
+
 def test_what_a_lost_host_has_when_it_is_back_is_removed() -> None:
     """Its copy has the same name and generation as the one that went on elsewhere."""
     run, job = wide(300.0)

@@ -16,7 +16,7 @@ from backfill.core.model.fence import judge
 from backfill.core.model.fleet import STILL, Checkpoint, Instance, InstanceState
 from backfill.core.model.lifecycle import ABSENT, Cause, CheckpointOrder, ManagedNode, Phase, SavedRun
 from backfill.core.model.operations import Operation
-from backfill.core.model.refusals import Code, Goal, because, no_host
+from backfill.core.model.refusals import Code, Goal, because, call_failed, no_host
 from backfill.core.model.sentences import sentence
 from backfill.core.placement import find_host
 from backfill.core.queue import Topic
@@ -223,11 +223,13 @@ def _put_back(
         reason = f"checkpoint {order.id} takes its place"
         progress = suspend(builder, node, reason)
         # Where they cannot all go on as they were, a disk that fails is no reason to start over.
-        in_vain = _tried_on(builder, node, progress) and _untouched(builder, fellows)
+        in_vain = _tried_on(builder, node, progress) and _intact(builder, fellows)
         if in_vain or progress is Progress.FINAL:
             _fail(builder, order, fellows, _unwritten(node))
     elif builder.world.busy(node.name):
-        return  # it is seen on disk before the call that wrote it is back, which keeps it until then
+        # It is seen on disk before the call that wrote it is back, which keeps it until then; and what a
+        # call that failed has left is seen later.
+        _say_failure(builder, node, order)
     elif not order.put_back and all(_at_rest(builder, one) for one in fellows):
         _replace(builder, node, order, fellows)
 
@@ -240,15 +242,29 @@ def _at_rest(builder: PlanBuilder, node: ManagedNode) -> bool:
     if node.phase is not Phase.PARKED:
         return False
     instance = builder.instance(node)
+    suspended = instance is not None and instance.state is InstanceState.SUSPENDED
+    return suspended or awaits_state(builder, node)
+
+
+def awaits_state(builder: PlanBuilder, node: ManagedNode) -> bool:
+    """Return True if its instance has no state, and is to have a checkpoint's.
+
+    It is to come into being on another host, or a call that was to give it that state was cut off in
+    the middle.
+    """
+    instance = builder.instance(node)
     if instance is None:
-        return awaits_state(node)
-    return instance.state is InstanceState.SUSPENDED
+        return _placed_anew(node)
+    return _awaits_checkpoint(node) and instance.state in (InstanceState.OFF, InstanceState.CRASHED)
 
 
-def awaits_state(node: ManagedNode) -> bool:
+def _placed_anew(node: ManagedNode) -> bool:
     """Return True if its instance is to come into being by a checkpoint, on another host than before."""
-    order = node.order
-    return order is not None and order.restoring and not order.put_back and node.left not in ("", node.host)
+    return _awaits_checkpoint(node) and node.left not in ("", node.host)
+
+
+def _awaits_checkpoint(node: ManagedNode) -> bool:
+    return node.order is not None and node.order.restoring and not node.order.put_back
 
 
 def _replace(
@@ -258,10 +274,7 @@ def _replace(
     if shared:
         _fail(builder, order, fellows, shared)
         return
-    reason = f"checkpoint {order.id} was ordered back"
-    action = PutBackCheckpoint(
-        subject=node.name, generation=node.generation, reason=reason, host=node.host, id=order.id
-    )
+    action = _put_back_of(node, order)
     operation = builder.operation(action)
     failed = operation is not None and operation.problem and not operation.running
     if operation is not None and failed and _give_up(builder, operation, fellows):
@@ -270,12 +283,26 @@ def _replace(
         builder.insist(action, Goal.CHECKPOINT)
 
 
+def _put_back_of(node: ManagedNode, order: CheckpointOrder) -> PutBackCheckpoint:
+    reason = f"checkpoint {order.id} was ordered back"
+    return PutBackCheckpoint(
+        subject=node.name, generation=node.generation, reason=reason, host=node.host, id=order.id
+    )
+
+
+def _say_failure(builder: PlanBuilder, node: ManagedNode, order: CheckpointOrder) -> None:
+    """Say why it was not put back by the last try, while its host is asked what that has left."""
+    operation = builder.operation(_put_back_of(node, order))
+    if operation is not None and operation.problem and not operation.running:
+        builder.refuse(node.name, Goal.CHECKPOINT, call_failed(operation.problem))
+
+
 def _give_up(builder: PlanBuilder, failed: Operation, fellows: Sequence[ManagedNode]) -> bool:
     """Return True if it is tried no more: all can go on as they were, or it is of no use for good.
 
     That a service is out is no reason to start over.
     """
-    return _untouched(builder, fellows) or failed.finals >= _READINGS
+    return _intact(builder, fellows) or failed.finals >= _READINGS
 
 
 def _fail(builder: PlanBuilder, order: CheckpointOrder, fellows: Sequence[ManagedNode], why: str) -> None:
@@ -294,9 +321,14 @@ def _fail(builder: PlanBuilder, order: CheckpointOrder, fellows: Sequence[Manage
 
 
 def _untouched(builder: PlanBuilder, fellows: Sequence[ManagedNode]) -> bool:
-    """Return True if all can go on as they were."""
-    lost = any(awaits_state(one) or builder.world.lost(one.host) for one in fellows)
+    """Return True if none has been replaced, nor was lost with its host."""
+    lost = any(_placed_anew(one) or builder.world.lost(one.host) for one in fellows)
     return not lost and not any(_in_place(one) or builder.world.busy(one.name) for one in fellows)
+
+
+def _intact(builder: PlanBuilder, fellows: Sequence[ManagedNode]) -> bool:
+    """Return True if all can go on as they were."""
+    return _untouched(builder, fellows) and not any(awaits_state(builder, one) for one in fellows)
 
 
 # --- a host that is off for good -------------------------------------------------------------------

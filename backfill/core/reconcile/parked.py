@@ -67,7 +67,7 @@ def step_parked(builder: PlanBuilder, node: ManagedNode) -> None:
     if _missed(builder, node):
         return
     instance = builder.instance(node)
-    if instance is None and awaits_state(node):
+    if awaits_state(builder, node):
         _await_state(builder, node)
     elif instance is None or instance.state not in STILL:
         _not_stopped(builder, node, instance)
@@ -105,14 +105,16 @@ def _later_stop(builder: PlanBuilder, node: ManagedNode) -> bool:
 
 
 def _await_state(builder: PlanBuilder, node: ManagedNode) -> None:
-    """Put a checkpoint back on another host than before, as long as Slurm holds its job."""
+    """Put a checkpoint back where there is no state to go on with, as long as Slurm holds its job."""
     verdict = judge(node.name, node.held, builder.world.jobs, builder.now_s)
     await_patience(builder, verdict.keep)
     if stale(builder, node, verdict):
         return
     if not verdict.keep:
         over(builder, node)
-    elif not end_overdue(builder, node, verdict):
+        return
+    keep_alive(builder, node, verdict.keep)
+    if not end_overdue(builder, node, verdict):
         step_ordered(builder, node, None)
 
 

@@ -269,7 +269,7 @@ class Pool:
         """Return True if we see a complete memory image.
 
         UnreadableError where libvirtd has saved it and we see none: that alone never means that its
-        work is lost.
+        work is lost, unless we have removed it ourselves.
         """
         store, name = self.store_on(host), domain.name
         if store.has_memory(name):
@@ -278,7 +278,7 @@ class Pool:
             return False
         store.revalidate(name)
         found = store.has_memory(name)
-        if domain.was_saved and not found:
+        if domain.was_saved and not found and not store.lost_memory(name):
             raise UnreadableError(
                 name,
                 f"libvirtd on {host} says it saved it, but {store.memory(name)} is not a complete image as "

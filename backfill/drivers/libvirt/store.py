@@ -127,12 +127,30 @@ class Store:
             os.close(os.open(self.home(name), os.O_RDONLY | os.O_DIRECTORY))
 
     def discard_memory(self, name: str) -> None:
-        """Remove the memory image, complete or not."""
-        path = self.memory(name)
-        try:
-            path.unlink(missing_ok=True)
-        except OSError as error:
-            raise unreadable(name, error, path) from error
+        """Remove the memory image, complete or not, and one that was to take its place."""
+        for path in (self.memory(name), self._coming(name)):
+            _remove(name, path)
+
+    def replace_memory(self, name: str, new: Path) -> Path:
+        """Remove the memory image so that `new` can take its place once the disk is there; return where
+        that lies until then.
+
+        As long as it lies there it is known why the instance has no memory: see `lost_memory`.
+        """
+        coming = self._coming(name)
+        new.replace(coming)
+        _remove(name, self.memory(name))
+        return coming
+
+    def lost_memory(self, name: str) -> bool:
+        """Return True if we have removed its memory, and were cut off before another took its place.
+
+        UnreadableError: that cannot be told.
+        """
+        return is_there(name, self._coming(name))
+
+    def _coming(self, name: str) -> Path:
+        return self.home(name) / "memory.coming"
 
     def make(self, name: str, image: ImageFiles, disk_gb: int, seed: bytes, full: bool = False) -> None:
         """Make disk and seed. The disk is never smaller than the image's.
@@ -204,6 +222,13 @@ class Store:
         if ended:
             text = text[: text.rfind("\n") + 1]
         return "\n".join(text.replace("\r", "").splitlines()[-lines:])
+
+
+def _remove(name: str, path: Path) -> None:
+    try:
+        path.unlink(missing_ok=True)
+    except OSError as error:
+        raise unreadable(name, error, path) from error
 
 
 def is_there(name: str, path: Path) -> bool:

@@ -55,10 +55,12 @@ def put_back(pool: Pool, host: str, name: str, identity: str) -> None:
             pool.on(host).define(name, placed(manifest.document, store.files(name)))
         pool.store.claim(name, {host})
         pool.store.lean_again(name, manifest.document)
+        *others, (memory, whole) = ready  # the memory, which makes it whole, comes last
         # Old memory must never meet the new disk, nor new memory the old one.
-        store.discard_memory(name)
-        for builder, place in ready:  # the memory, which makes it whole, comes last
+        coming = store.replace_memory(name, memory)
+        for builder, place in others:
             builder.replace(place)
+        coming.replace(whole)
         packing.flush_all(name, (place for _, place in ready))  # or a power cut brings back the old state
 
 

@@ -10,7 +10,7 @@ from backfill.core.model.fleet import Checkpoint, InstanceState
 from backfill.drivers.simulated.hypervisor.hardware import KeptRun, SimHost, SimInstance, SimMachine
 from backfill.drivers.simulated.hypervisor.machines import Machines
 from backfill.drivers.simulated.losses import Losses
-from backfill.ports.errors import BusyError, DamagedError, NoCapacityError, NotFoundError
+from backfill.ports.errors import BusyError, DamagedError, NoCapacityError, NotFoundError, UnreachableError
 
 _AT_REST = (InstanceState.SUSPENDED, InstanceState.OFF, InstanceState.CRASHED)
 
@@ -27,6 +27,7 @@ class SimulatedKeeper:
         self._runs: dict[tuple[str, str], tuple[KeptRun, ...]] = {}  # that were inside
         self._new: dict[str, dict[str, SimMachine]] = {}  # by id and node, as they were put back
         self.damaged: set[str] = set()  # ids whose files no longer match their checksums
+        self.cut_off: set[str] = set()  # names whose next return ends in the middle: they are off then
         self.losses: Losses | None = None
 
     def keep(self, host: str, wanted: Checkpoint, quota_mb: float | None) -> Checkpoint:
@@ -100,6 +101,10 @@ class SimulatedKeeper:
             kept.state, kept.host = InstanceState.SUSPENDED, host
             kept.machine.host, kept.machine.powered = host, found.powered
             found.instances[name] = kept
+            if name in self.cut_off:
+                self.cut_off.discard(name)
+                kept.state = InstanceState.OFF
+                raise UnreachableError(name, "nobody waits for it any more")
             self._new.setdefault(identity, {})[kept.machine.node] = kept.machine
             self._bring_back(identity, name)
 
