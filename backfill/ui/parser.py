@@ -62,6 +62,11 @@ class Parser(argparse.ArgumentParser):
         needed = "the following arguments are required: "
         if message.startswith(needed):
             message = f"{message.removeprefix(needed)} is missing"
+        if message.endswith(": expected one argument"):
+            option = (
+                message.removesuffix(": expected one argument").rpartition("/")[2].removeprefix("argument ")
+            )
+            message = f"{option} needs a value; one that begins with a dash is written {option}=-..."
         # argparse itself names the function that did not understand the value.
         message = re.sub(r"invalid int value: ('.*')$", r"\1 is no whole number; give one", message)
         self.exit(USAGE, f"{self.prog}: {message}; see `{self.prog} --help`\n")

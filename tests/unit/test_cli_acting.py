@@ -314,8 +314,8 @@ def test_reclaim_is_for_burst_hosts_and_says_what_to_do_otherwise(
         assert "there is no host 'bm7'" in capsys.readouterr().err
         daemon.sim.hosts["bm1"].node = None
         daemon.until(lambda: daemon.daemon.world.hosts["bm1"].node is None)
-        assert main(["reclaim", "bm1", "--keep", "-1", *where]) == 1
-        assert "give a number of instances" in capsys.readouterr().err
+        assert main(["reclaim", "bm1", "--keep", "-1", *where]) == 64
+        assert "-1 is less than 0; give at least 0" in capsys.readouterr().err
         assert main(["reclaim", "bm1", "--keep", "2", "--reason", "repair", *where]) == 0
         assert "bm1: 2 may stay" in capsys.readouterr().out
         assert daemon.daemon.world.kept == {"bm1": (2, "repair")}

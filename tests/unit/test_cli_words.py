@@ -101,7 +101,7 @@ def test_version_is_told_as_a_word_and_as_an_option(capsys: pytest.CaptureFixtur
 @pytest.mark.parametrize(
     ("words", "hint"),
     [
-        (["events", "--after", "9" * 30], "is too large; ids have 18 digits at most"),
+        (["events", "--after", "9" * 30], "is too large; give 999999999999999999 at most"),
         (["sttus"], "there is no command 'sttus'; did you mean 'status'?"),
         (["explan", "vn1"], "did you mean 'explain'?"),
         (["frobnicate"], "there is no command 'frobnicate': use status, hosts"),
@@ -116,7 +116,17 @@ def test_version_is_told_as_a_word_and_as_an_option(capsys: pytest.CaptureFixtur
         (["explain"], "SUBJECT is missing"),
         (["daemon"], "--config is missing"),
         (["lab"], "COMMAND is missing"),
-        (["events", "-n", "few"], "'few' is not a whole number"),
+        (["events", "-n", "few"], "'few' is no whole number; give one from 1 on"),
+        (["events", "-n", "-1"], "-1 is less than 1; give at least 1"),
+        (["events", "--after", "-1"], "-1 is less than 0; give at least 0"),
+        (["web", "--rate", "0"], "0 is less than 1"),
+        (["explain", "vn1", "--lines", "0"], "0 is less than 1"),
+        (["reclaim", "h", "--keep", "-1"], "-1 is less than 0"),
+        (["fleet", "create", "-n", "0"], "0 is less than 1"),
+        (["run", "-np", "0", "true"], "0 is less than 1"),
+        (["nodes", "--socket"], "--socket needs a value"),
+        (["replay", "t.swf", "--cluster", "-1x1"], "--cluster needs a value; one that begins with a dash"),
+        (["replay", "poisson", "--keep"], "--keep goes with a scenario and --live"),
         (["events", "-n", "0"], "give at least 1"),
         (["completion", "tcsh"], "there is no value 'tcsh'"),
         (["evict", "bm1", "--undo", "--off"], "--off: not allowed with argument --undo"),
@@ -150,6 +160,19 @@ def test_a_command_that_remedies_name_runs_as_printed(line: str) -> None:
     words = line.split()
     args = build_parser([BY_NAME[words[0]]]).parse_args(words)
     assert args.config == Path(DEFAULT_POLICY)
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["nodes", "vn[1-", "--socket", "/none"], "brackets do not match"),
+        (["replay", "poisson", "--junit", "x.xml"], "--junit goes with a scenario; leave it out"),
+    ],
+)
+def test_a_mistake_that_needs_no_daemon_is_told_at_once(
+    words: list[str], told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert told in refused(capsys, *words)
 
 
 def test_a_mistake_inside_a_command_points_to_that_commands_help(capsys: pytest.CaptureFixture[str]) -> None:

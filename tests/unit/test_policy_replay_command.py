@@ -21,6 +21,18 @@ def files(tmp_path: Path) -> Path:
     return written(tmp_path)
 
 
+def test_what_a_replay_cannot_show_is_noted(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Nothing runs on instances without such jobs, and on nodes that may have none."""
+    assert replayed(files) == 0
+    assert "note: no low-priority work: give --backlog htc:1000, or a dump" in capsys.readouterr().err
+    assert replayed(files, "--backlog", "htc:5", "--cluster", "3x1") == 0
+    told = capsys.readouterr().err
+    assert "no low-priority work" not in told
+    assert "note: 2 of 3 nodes may carry instances, the hosts of the policy; --all-nodes lets all" in told
+    assert replayed(files, "--backlog", "htc:5", "--cluster", "3x1", "--all-nodes") == 0
+    assert "may carry instances" not in capsys.readouterr().err
+
+
 def test_a_table_for_people(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """What the policy harvested and what it cost; what was left out goes to stderr."""
     assert replayed(files, "--backlog", "htc:1:40") == 0

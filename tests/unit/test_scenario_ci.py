@@ -68,6 +68,35 @@ def test_a_failed_expectation_is_a_failure_in_the_report(
     assert failure.text == "low ran on bm1"
 
 
+@pytest.mark.parametrize("options", [[], ["--json"], ["--junit", "out.xml"]])
+def test_a_scenario_without_expectations_says_so(
+    here: Path, options: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It passes as before; whoever runs it in CI sees why it cannot fail."""
+    (here / "s.yaml").write_text(SMALL.partition("expect:")[0])
+    assert main(["replay", "s.yaml", *options]) == 0
+    told = "backfill: nothing was expected, so that nothing can fail; add expect: [{check: ended-once}]\n"
+    assert capsys.readouterr().err == told
+
+
+def test_a_scenario_and_a_trace_are_not_taken_for_each_other(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (here / "s.yaml").rename(here / "story")
+    for more in ([], ["--cluster", "2x2"], ["--junit", "x.xml"]):
+        assert main(["replay", "story", *more]) == 65
+        assert capsys.readouterr().err == "backfill: story: this looks like a scenario; name it story.yaml\n"
+    assert main(["replay", "--live", "traces/poisson"]) == 65
+    told = capsys.readouterr().err
+    assert "this looks like a trace, and what is played is a scenario, such as first_day" in told
+    assert told.count("\n") == 1
+
+
+def test_the_report_of_a_scenario_is_in_the_help(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["replay", "--help"]) == 0
+    assert "--junit OUT" in capsys.readouterr().out
+
+
 def test_the_outcome_as_json(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """One object and nothing else on stdout."""
     assert main(["replay", "s.yaml", "--json"]) == 1

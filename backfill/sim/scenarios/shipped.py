@@ -9,6 +9,9 @@ _PACKAGE = Path(__file__).parents[2]
 # In a wheel they lie in the package, in a working copy beside it.
 _PLACES = (_PACKAGE / "scenarios", _PACKAGE.parent / "scenarios")
 _ENDINGS = ("", ".yaml", ".swf")
+_TRACES = (".swf", ".gz", ".zip")
+_BEGINNING = 8192  # bytes that show what a file is
+_KEYS = frozenset({"about", "hosts", "policy", "jobs", "limit_s", "costs"})
 
 
 def folder() -> Path:
@@ -38,6 +41,29 @@ def located(path: Path) -> Path:
         if parts and ours.is_file():
             return ours
     return path
+
+
+def looks_like_scenario(path: Path) -> bool:
+    """Return True for a file that begins as a scenario, whatever it is called."""
+    keys = {line.partition(":")[0] for line in _beginning(path)}
+    return "name" in keys and not keys.isdisjoint(_KEYS)
+
+
+def looks_like_trace(path: Path) -> bool:
+    """Return True for a file that is called as traces are, or begins as one."""
+    first = next((line for line in _beginning(path) if line.strip()), "")
+    return path.suffix in _TRACES or first.startswith(";") or first.count("|") > 1
+
+
+def _beginning(path: Path) -> list[str]:
+    """Return the first lines; none of what is no plain file, which can perhaps be read only once."""
+    try:
+        if not path.is_file():
+            return []
+        with path.open("rb") as file:
+            return file.read(_BEGINNING).decode("utf-8", "replace").splitlines()
+    except OSError:  # whoever opens it says why
+        return []
 
 
 def names() -> list[str]:

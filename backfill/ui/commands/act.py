@@ -6,7 +6,7 @@ import argparse
 
 from backfill.ui import wording
 from backfill.ui.client import AskError, Asking, add_place, guarded, names_of, print_json
-from backfill.ui.parser import NO, OK
+from backfill.ui.parser import NO, OK, whole
 
 
 def add_evict_arguments(parser: argparse.ArgumentParser) -> None:
@@ -66,7 +66,9 @@ def _closed(name: str, host: dict[str, object] | None) -> str:
 def add_reclaim_arguments(parser: argparse.ArgumentParser) -> None:
     """Options."""
     parser.add_argument("host", metavar="HOST", help="a burst host, such as an OpenStack project")
-    parser.add_argument("--keep", type=int, default=0, metavar="N", help="how many instances may stay (0)")
+    parser.add_argument(
+        "--keep", type=whole(0), default=0, metavar="N", help="how many instances may stay (0)"
+    )
     parser.add_argument("--undo", action="store_true", help="lift the limit")
     parser.add_argument("--reason", default="", metavar="TEXT", help="the reason, for people who ask later")
     parser.add_argument("--json", action="store_true", help="print the daemon's answer as JSON")

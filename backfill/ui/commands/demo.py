@@ -115,13 +115,16 @@ def _variants(args: argparse.Namespace) -> dict[str, Scenario]:
     from backfill.config.problems import ConfigError
     from backfill.sim.replay.fitting import MisfitError
     from backfill.sim.scenarios.reader import load_scenario, under
-    from backfill.sim.scenarios.shipped import located
+    from backfill.sim.scenarios.shipped import located, looks_like_trace
     from backfill.ui.outfile import require_writable
 
     misuse = _misuse(args)
     if misuse:
         raise _CannotError(misuse, USAGE)
     path = located(args.scenario or _SCENARIO)
+    if looks_like_trace(path):
+        what = "this looks like a trace, and what is played is a scenario, such as first_day"
+        raise _CannotError(f"{path}: {what}; a trace is replayed without --live", BAD_DATA)
     files = [file for file in (args.policy, args.against) if file is not None]
     try:
         scenario = load_scenario(path)
@@ -228,6 +231,8 @@ def conclude(args: argparse.Namespace, plays: Sequence[Play], *, live: bool) -> 
 
     `plays`: one, or one for each of two policies. The page is about the first.
     """
+    if not any(play.outcome.verdicts for play in plays):
+        say("nothing was expected, so that nothing can fail; add expect: [{check: ended-once}]")
     if args.junit is not None:
         write_text(args.junit, junit_lines([(play.name, play.outcome) for play in plays]))
     found = days(plays)

@@ -8,14 +8,13 @@ from collections.abc import Callable
 from typing import Any, cast
 
 from backfill.ui.client import Answer, AskError, Asking, add_place, guarded, print_json
-from backfill.ui.parser import OK, UNAVAILABLE, say
+from backfill.ui.parser import OK, UNAVAILABLE, say, whole
 from backfill.ui.restored import TOLD, LastRead, place_in_copy
 from backfill.ui.terminal import emphasis, local_time
 
 Ask = Callable[..., Answer]
 _LOOK_EVERY_S = 0.5
 _PAGE = 1000
-_DIGITS = 18  # of the largest id at most
 
 
 def add_events_arguments(parser: argparse.ArgumentParser) -> None:
@@ -23,27 +22,10 @@ def add_events_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--follow", "-f", action="store_true", help="continue until Ctrl-C, also over a restart of the daemon"
     )
-    parser.add_argument("--after", type=_number, metavar="ID", help="only events after this one; 0: all")
-    parser.add_argument(
-        "--limit", "-n", type=_positive, default=50, metavar="N", help="how many at most (50)"
-    )
+    parser.add_argument("--after", type=whole(0), metavar="ID", help="only events after this one; 0: all")
+    parser.add_argument("--limit", "-n", type=whole(1), default=50, metavar="N", help="how many at most (50)")
     parser.add_argument("--json", action="store_true", help="one JSON object per line")
     add_place(parser)
-
-
-def _number(text: str) -> int:
-    if not text.isdecimal():
-        raise argparse.ArgumentTypeError(f"'{text}' is not a whole number of at least 0")
-    if len(text) > _DIGITS:
-        raise argparse.ArgumentTypeError(f"{text} is too large; ids have {_DIGITS} digits at most")
-    return int(text)
-
-
-def _positive(text: str) -> int:
-    number = _number(text)
-    if number == 0:
-        raise argparse.ArgumentTypeError("0 events would be none; give at least 1")
-    return number
 
 
 def run_events(args: argparse.Namespace) -> int:

@@ -10,7 +10,7 @@ from backfill.ui.client import Answer, AskError, Asking, add_reading, guarded, p
 from backfill.ui.explain.node import explain_node
 from backfill.ui.explain.picture import Answers, Explanation, look, story_of, tell
 from backfill.ui.explain.subjects import explain_fleet, explain_host, explain_job
-from backfill.ui.parser import OK, USAGE, did_you_mean
+from backfill.ui.parser import OK, USAGE, did_you_mean, whole
 from backfill.ui.terminal import emphasis
 
 _KINDS = ("node", "host", "job", "instance", "fleet")
@@ -25,7 +25,7 @@ def add_explain_arguments(parser: argparse.ArgumentParser) -> None:
         help="a node, host, job or fleet: vn1, bm2, 1234, job 12_3, fleet-1795376247",
     )
     parser.add_argument(
-        "--lines", type=int, default=30, metavar="N", help="how many lines of history at most (30)"
+        "--lines", type=whole(1), default=30, metavar="N", help="how many lines of history at most (30)"
     )
     add_reading(parser)
 

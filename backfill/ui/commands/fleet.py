@@ -10,7 +10,7 @@ from backfill.core.model.fleet import FleetState
 from backfill.core.policies.cloning import Choice
 from backfill.ui import wording
 from backfill.ui.client import AskError, Asking, add_reading, guarded, print_json
-from backfill.ui.parser import NO, OK, add_verbs, say
+from backfill.ui.parser import NO, OK, add_verbs, say, whole
 
 _VERBS = {
     "create": "make this many instances, or none and say why",
@@ -25,7 +25,7 @@ def add_fleet_arguments(parser: argparse.ArgumentParser) -> None:
     """Subcommands of `backfill fleet`."""
     verbs = add_verbs(parser, _VERBS)
     create = verbs["create"]
-    create.add_argument("-n", type=int, required=True, metavar="N", help="how many instances")
+    create.add_argument("-n", type=whole(1), required=True, metavar="N", help="how many instances")
     create.add_argument("--image", default="", metavar="NAME", help="the master image")
     create.add_argument("--method", default="", choices=[str(c) for c in Choice], help="how they are cloned")
     create.add_argument("--no-wait", action="store_true", help="give the order and do not wait for it")

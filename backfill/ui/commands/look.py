@@ -211,6 +211,8 @@ def run_nodes(args: argparse.Namespace) -> int:
     """Ask and print."""
 
     def work(client: Asking) -> int:
+        if args.node is not None:
+            names_of(args.node)  # a mistake in it needs no daemon
         answer = (client.ask_exactly if args.json else client.ask)("nodes")
         if args.node is not None:
             answer = chosen(answer, args.node)

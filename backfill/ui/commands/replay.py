@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from backfill.sim.replay.bare import replay
-from backfill.sim.scenarios.shipped import located, remedy, there
+from backfill.sim.scenarios.shipped import located, looks_like_scenario, remedy, there
 from backfill.sim.schedulers.machine import SCHEDULERS, TIES
 from backfill.sim.schedulers.reservations import PoolEntry
 from backfill.sim.traces.reader import READERS, read_trace
@@ -45,6 +45,9 @@ _NOT_WITH_POLICY = {
 }
 
 
+_JUNIT = "--junit goes with a scenario; leave it out, or name one, such as first_day"
+
+
 class _InputError(Exception):
     """A file beside the trace is wrong: a line for each problem."""
 
@@ -53,8 +56,13 @@ _LIVE_HELP = "play a scenario on a real lab, as `backfill demo` does (see `repla
 
 
 def add_replay_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the arguments of a trace's replay; `--live` is only shown here."""
+    """Declare the arguments of a trace's replay; `--live` and `--junit` are only shown here."""
     parser.add_argument("--live", action="store_true", help=_LIVE_HELP)
+    parser.add_argument(
+        "--junit", type=Path, metavar="OUT", help="with a scenario: write the expectations as a JUnit report"
+    )
+    if isinstance(parser, Parser):
+        parser.elsewhere = dict.fromkeys(("--slurm", "--keep"), "goes with a scenario and --live")
     _add_trace_arguments(parser)
 
 
@@ -179,7 +187,12 @@ def _add_policy_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run_replay(args: argparse.Namespace) -> int:
     """Replay and print; return the exit status. What was left out is told on stderr."""
-    problem = _misuse(args, _given(args))
+    if args.trace is not None and looks_like_scenario(args.trace):
+        named = args.trace.with_name(f"{args.trace.name}.yaml")
+        sys.stderr.write(f"backfill: {args.trace}: this looks like a scenario; name it {named}\n")
+        return BAD_DATA
+    reports = getattr(args, "junit", None) is not None
+    problem = _JUNIT if reports else _misuse(args, _given(args))
     if problem:
         sys.stderr.write(f"backfill: {problem}\n")
         return USAGE

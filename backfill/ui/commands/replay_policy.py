@@ -37,6 +37,7 @@ from backfill.sim.replay.policy_replay import (
 from backfill.sim.replay.reservation_file import load_reservations
 from backfill.sim.replay.unplayed import unplayed, untold_qos
 from backfill.sim.scenarios.shipped import located
+from backfill.sim.schedulers.machine import Cluster
 from backfill.sim.schedulers.reservations import ReservationEntry
 from backfill.sim.traces.models import htc_pilot
 from backfill.sim.traces.reader import read_trace
@@ -152,7 +153,7 @@ def _input(args: argparse.Namespace) -> tuple[Setting, dict[str, PolicySet], dic
     start_s, notes = clock_s(high, policies.values())
     named = zip(policies, configs, strict=True)
     unmet = [note for name, config in named for note in unplayed(name, config, low)]
-    notes = (*notes, *told, *unmet)
+    notes = (*notes, *told, *_narrow(args.cluster, first, low), *unmet)
     if low is not None and len(low) and args.backlog is not None and not HTC.fullmatch(args.backlog):
         low, moved = beside(high, low)
         notes += moved
@@ -177,6 +178,19 @@ def _input(args: argparse.Namespace) -> tuple[Setting, dict[str, PolicySet], dic
         notes=notes,
     )
     return setting, policies, terms
+
+
+def _narrow(cluster: Cluster, policies: PolicySet, low: JobTrace | None) -> tuple[str, ...]:
+    """Say how little a replay can show for want of jobs, or of nodes that may carry instances."""
+    hosts, notes = len(policies.hosts), []
+    if low is None or not len(low):
+        notes.append("no low-priority work: give --backlog htc:1000, or a dump with low partitions")
+    if hosts < cluster.nodes:
+        notes.append(
+            f"{hosts} of {cluster.nodes} nodes may carry instances, the hosts of the policy; "
+            "--all-nodes lets all of them"
+        )
+    return tuple(notes)
 
 
 def _terms(config: Config) -> DaemonTerms:

@@ -15,7 +15,7 @@ from backfill.core.model.job_machines import NONE_THERE, asked
 from backfill.drivers.slurm.commands import SlurmTools
 from backfill.drivers.slurm.job_pins import inside_pin
 from backfill.ports.errors import DriverError
-from backfill.ui.parser import BAD_DATA, NO, OK, UNAVAILABLE, USAGE, say
+from backfill.ui.parser import BAD_DATA, NO, OK, UNAVAILABLE, USAGE, say, whole
 
 _FIRST_LOOK_S, _LOOK_EVERY_S = 0.25, 2.0
 _COMMENT = re.compile(r"^ *AdminComment=(.*)$", re.MULTILINE)
@@ -52,9 +52,11 @@ class MachineSeen:
 
 def add_run_arguments(parser: argparse.ArgumentParser) -> None:
     """Options come before the program; all behind it is the program's."""
-    parser.add_argument("-np", type=int, default=0, metavar="N", help="ranks; one for each CPU, if left out")
     parser.add_argument(
-        "--per-machine", type=int, default=0, metavar="N", help="ranks in each machine (its CPUs)"
+        "-np", type=whole(1), default=0, metavar="N", help="ranks; one for each CPU, if left out"
+    )
+    parser.add_argument(
+        "--per-machine", type=whole(1), default=0, metavar="N", help="ranks in each machine (its CPUs)"
     )
     parser.add_argument(
         "--mpi",
@@ -63,7 +65,9 @@ def add_run_arguments(parser: argparse.ArgumentParser) -> None:
         help="as for srun, in the machines (pmix); none: no MPI; mpirun: by the machines' own mpirun",
     )
     parser.add_argument("-p", "--partition", default="", metavar="NAME", help="one that has the machines")
-    parser.add_argument("--wait", type=int, default=600, metavar="S", help="so long for the machines (600)")
+    parser.add_argument(
+        "--wait", type=whole(0), default=600, metavar="S", help="so long for the machines (600)"
+    )
     parser.add_argument("--hostfile", default="", metavar="FILE", help="write the machines for mpirun there")
     parser.add_argument("--job", default="", metavar="ID", help="the job whose machines are meant (this one)")
     parser.add_argument("program", nargs=argparse.REMAINDER, metavar="PROGRAM", help="with its arguments")

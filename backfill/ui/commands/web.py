@@ -12,7 +12,7 @@ from ipaddress import ip_address
 from pathlib import Path
 
 from backfill.ui.client import AskError, Client, add_socket, socket_of
-from backfill.ui.parser import BAD_CONFIG, BAD_DATA, OK, UNAVAILABLE, USAGE, say
+from backfill.ui.parser import BAD_CONFIG, BAD_DATA, OK, UNAVAILABLE, USAGE, say, whole
 
 DEFAULT_PORT = 6834
 _BACKLOG = 128
@@ -39,7 +39,11 @@ def add_web_arguments(parser: argparse.ArgumentParser) -> None:
         help="for trials: make a certificate there once, and print its fingerprint",
     )
     parser.add_argument(
-        "--rate", type=int, default=20, metavar="N", help="requests that one address may make per second (20)"
+        "--rate",
+        type=whole(1),
+        default=20,
+        metavar="N",
+        help="requests that one address may make per second (20)",
     )
     add_socket(parser)
 
@@ -84,7 +88,7 @@ def _serve(args: argparse.Namespace) -> int:
     _warn_without_daemon(asked)
     logging.basicConfig(level=logging.INFO, format="%(levelname)s %(message)s")
     config = uvicorn.Config(
-        make_app(Gateway(asked), max(1, args.rate)),
+        make_app(Gateway(asked), args.rate),
         http=PatientProtocol,
         ws="none",
         log_config=None,
