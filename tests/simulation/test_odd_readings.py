@@ -9,7 +9,7 @@ import pytest
 
 from backfill.core.model.changes import Claimed
 from backfill.core.model.cluster import JobState
-from backfill.core.model.fleet import InstanceState, Rung
+from backfill.core.model.fleet import Flavour, InstanceState, Rung
 from backfill.core.model.lifecycle import Phase
 from backfill.core.model.refusals import Goal
 from backfill.core.model.sentences import why
@@ -25,6 +25,8 @@ from backfill.ports.provider import HostObservation
 from backfill.ports.workload import ClusterObservation
 from backfill.sim.scenarios.rehearsal import Rehearsal
 from tests.simulation.policy_cluster import cluster, ended, phases, play, policies, running
+
+TWO = Flavour(cpus=2, memory_mb=512)
 
 
 def at_work(*, requeue: bool, jobs: int = 8) -> tuple[SimulatedWorld, Rehearsal, list[str]]:
@@ -300,4 +302,47 @@ def test_a_ladder_of_requeue_gives_hosts_back_at_once_and_work_up_as_allowed(per
     assert sum(sim.job(low).restarts for low in lows) == min(4, per_min)
     assert run.world.destroyed_lately(sim.now_s - taken_s) == min(4, per_min)
     run.until(lambda: ended(sim, *lows, *highs), 900)
+    assert sim.audit() == []
+
+
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_a_job_that_is_not_shown_as_its_node_comes_back_is_not_forgotten(
+    monkeypatch: pytest.MonkeyPatch, jobs: int
+) -> None:
+    """slurmctld hears the slurmd late, and the reading in which it does lacks the job that waits there."""
+    sim = cluster(cpus=4)
+    run = play(sim, policies(scale=Scale(idle_s=600), instances=replace(policies().instances, flavour=TWO)))
+    lows = [sim.submit("htc", 600.0) for _ in range(jobs)]
+    run.until(lambda: running(sim, *lows), 60)
+    run.run(20.0)
+    ((name,),) = {sim.job(low).nodes for low in lows}
+    sim.submit("batch", 60.0, required_nodes=(run.world.managed[name].host,))
+    run.until(lambda: name in phases(run, Phase.PARKED), 30)
+    run.until(lambda: name in phases(run, Phase.RETURNING), 200)
+    count = 0
+
+    def late(look: Callable[..., ClusterObservation]) -> Callable[..., ClusterObservation]:
+        def looked(*names: object) -> ClusterObservation:
+            nonlocal count
+            seen = look(*names)
+            if name not in seen.nodes or name not in phases(run, Phase.RETURNING):
+                return seen
+            count += 1
+            if count <= 2:
+                deaf = replace(seen.nodes[name], flags=seen.nodes[name].flags | {"NOT_RESPONDING"})
+                return replace(seen, nodes={**seen.nodes, name: deaf})
+            if count == 3:
+                return replace(seen, jobs={key: job for key, job in seen.jobs.items() if key != lows[0]})
+            return seen
+
+        return looked
+
+    monkeypatch.setattr(sim.slurm, "observe", late(sim.slurm.observe))
+    monkeypatch.setattr(sim.slurm, "observe_nodes", late(sim.slurm.observe_nodes))
+    run.until(lambda: name in phases(run, Phase.READY), 60)
+    assert count >= 3
+    others = [sim.submit("htc", 60.0) for _ in range(8)]
+    run.until(lambda: running(sim, *lows), 60)
+    run.until(lambda: ended(sim, *lows, *others), 3000)
+    assert intact(sim, lows)
     assert sim.audit() == []

@@ -286,9 +286,12 @@ def stood_s(builder: PlanBuilder, node: ManagedNode) -> float:
 
 def go_on_together(builder: PlanBuilder, node: ManagedNode) -> None:
     """Let jobs of a ready node go on that waited for other nodes of theirs, once all run again."""
-    left = []
+    left, unseen = [], not_shown(builder, node)
     for held in node.held:
         job = builder.world.jobs.get(held.id)
+        if held.id in unseen:
+            left.append(held)
+            continue
         if job is None or job.restarts != held.restarts or node.name not in job.nodes:
             continue  # it ended or began anew: this node was told by Slurm itself
         if job.state is not JobState.SUSPENDED:
@@ -309,6 +312,20 @@ def go_on_together(builder: PlanBuilder, node: ManagedNode) -> None:
             builder.insist(resume, Goal.JOB_GOES_ON, job.id)
     if tuple(left) != node.held:
         builder.note(node, "a job here does not wait any more", held=tuple(left))
+
+
+def not_shown(builder: PlanBuilder, node: ManagedNode) -> tuple[str, ...]:
+    """Return held jobs of which Slurm shows nothing: they may stand still there all the same, for long."""
+    jobs = builder.world.jobs
+    unseen = tuple(held.id for held in node.held if held.id not in jobs and held.later_run is None)
+    since_s = max(builder.world.vanished_s(node.name), builder.world.sighted_since_s)
+    over_s = since_s + builder.policies.limits.missing_s
+    if not unseen or builder.now_s >= over_s:
+        return ()
+    builder.wake_at(over_s)
+    for job_id in unseen:
+        builder.refuse(node.name, Goal.JOB_GOES_ON, because(Code.MAY_HAVE_JOBS, jobs=(job_id,)), job_id)
+    return unseen
 
 
 def _tell_once(builder: PlanBuilder, node: ManagedNode, job: Job) -> None:

@@ -20,6 +20,7 @@ from backfill.core.reconcile.devices import plugged_again
 from backfill.core.reconcile.held_jobs import (
     await_patience,
     drained,
+    not_shown,
     show,
     still,
     stood_s,
@@ -176,7 +177,7 @@ def _let_go_on(builder: PlanBuilder, node: ManagedNode, seen: Node) -> None:
     if refused and not _going_on(builder, node):
         put_off(builder, node, "; ".join(refused.values()))
         return
-    waiting.update(refused)
+    waiting.update(refused, not_shown(builder, node))
     if not settled(builder, node, judge(node.name, node.held, builder.world.jobs).keep):
         return
     if seen.drained_by_us and not waiting and not waits_for(builder, node):
