@@ -231,6 +231,15 @@ def test_times_that_no_trace_holds_are_not_written(
     assert not path.exists()
 
 
+def test_a_dash_is_the_standard_output(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert workload(["poisson", "--jobs", "3", "-o", "-"]) == 0
+    assert capsys.readouterr().out.startswith("; Version: 2.2\n")
+    assert not list(tmp_path.iterdir())
+
+
 @pytest.mark.parametrize("digits", ["1" + "0" * 24, "9" * 5000, "-" + "9" * 5000, "x" * 5000])
 def test_a_number_of_many_digits_is_not_repeated(
     digits: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
