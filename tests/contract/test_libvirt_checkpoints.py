@@ -41,30 +41,30 @@ def test_the_old_memory_goes_when_the_new_files_are_on_disk(
 ) -> None:
     """A power cut in between leaves the one or the other."""
     host, done = kept(rig), []
-    flush, discard, replace = packing.flush, Store.discard_memory, Path.replace
+    flush, discard, replace = packing.flush, Store.replace_memory, Path.replace
 
     def flushed(path: Path) -> None:
         flush(path)
         done.append(f"flush {path.name}")
 
-    def discarded(store: Store, name: str) -> None:
-        discard(store, name)
+    def discarded(store: Store, name: str, new: Path) -> Path:
         done.append("discard")
+        return discard(store, name, new)
 
     def replaced(path: Path, target: Any) -> Path:
-        if path.suffix == ".back":
+        if path.suffix in (".back", ".coming"):
             done.append(f"rename {path.name}")
         return replace(path, target)
 
     monkeypatch.setattr(packing, "flush", flushed)
-    monkeypatch.setattr(Store, "discard_memory", discarded)
+    monkeypatch.setattr(Store, "replace_memory", discarded)
     monkeypatch.setattr(Path, "replace", replaced)
     rig.provider.put_back(host, "vn1", "7-1")
     files = ["disk.qcow2.back", "seed.tar.back", "memory.save.back"]
     before = done[: done.index("discard")]
     assert [step for step in before if step.endswith(".back")] == [f"flush {name}" for name in files]
     assert before[-1] == "flush vn1"
-    after = done[done.index("rename memory.save.back") :]
+    after = done[done.index("rename memory.coming") :]
     assert after[-1] == "flush vn1"
 
 

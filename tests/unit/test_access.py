@@ -419,10 +419,10 @@ def test_a_pair_that_cannot_be_used_is_told(tmp_path: Path, capsys: pytest.Captu
     words = ["web", "--listen", "10.0.0.1:1", "--cert", str(cert)]
     assert main(words) == 64
     assert "a certificate and its key belong together" in capsys.readouterr().err
-    assert main([*words, "--key", str(tmp_path / "none")]) == 64
+    assert main([*words, "--key", str(tmp_path / "none")]) == 65
     assert "cannot be read: No such file" in capsys.readouterr().err
     key.chmod(0o640)
-    assert main([*words, "--key", str(key)]) == 64
+    assert main([*words, "--key", str(key)]) == 65
     told = capsys.readouterr().err
     assert f"others can read the key {key}; chmod 600 it" in told
     assert told.count("\n") == 1
