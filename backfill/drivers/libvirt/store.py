@@ -204,9 +204,9 @@ class Store:
         """Replace the claims in one step, making the instance's folder when it is not there."""
         home = self.home(name)
         home.mkdir(mode=0o711, parents=True, exist_ok=True)
-        builder = home / "claims.new"
-        builder.write_text("".join(f"{host}\n" for host in sorted(hosts)))
-        builder.replace(home / "claims")
+        draft = home / "claims.new"
+        draft.write_text("".join(f"{host}\n" for host in sorted(hosts)))
+        draft.replace(home / "claims")
 
     def console(self, name: str, lines: int = 60, *, ended: bool = False) -> str:
         """Return the last `lines` that the guest wrote; empty when it has not written yet.

@@ -182,20 +182,20 @@ class Lease:
 
     def _write(self, *, new: bool = False) -> bool:
         """Write it as a whole; false where it was to be a `new` one and there is one."""
-        builder = self.path.with_name(f"{self.path.name}.{self._mine.id}")
+        draft = self.path.with_name(f"{self.path.name}.{self._mine.id}")
         text = json.dumps(asdict(self._mine))
         try:
             if new:
                 with self.path.open("x", encoding="utf-8") as file:
                     file.write(text)
             else:
-                builder.write_text(text, encoding="utf-8")
-                builder.replace(self.path)
+                draft.write_text(text, encoding="utf-8")
+                draft.replace(self.path)
         except FileExistsError:
             return False
         except OSError as error:
             with suppress(OSError):
-                builder.unlink(missing_ok=True)
+                draft.unlink(missing_ok=True)
             kind = RefusedError if error.errno in _FOR_GOOD else UnreadableError
             raise self._cannot("the lease cannot be written", error, kind) from error
         return True

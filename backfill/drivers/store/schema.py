@@ -55,11 +55,11 @@ _WRITTEN = """
 
 def build(path: Path) -> None:
     """Make an empty journal under another name and move it into place: never a half-made one."""
-    builder = Path(f"{path}.new")
-    for leftover in (builder, Path(f"{builder}-wal"), Path(f"{builder}-shm"), Path(f"{builder}-journal")):
+    draft = Path(f"{path}.new")
+    for leftover in (draft, Path(f"{draft}-wal"), Path(f"{draft}-shm"), Path(f"{draft}-journal")):
         leftover.unlink(missing_ok=True)
     try:
-        db = sqlite3.connect(builder)
+        db = sqlite3.connect(draft)
         try:
             db.executescript(_TABLES)
             _migrate(db)
@@ -67,7 +67,7 @@ def build(path: Path) -> None:
             db.close()
         _set_aside(Path(f"{path}-wal"))
         _set_aside(Path(f"{path}-shm"))
-        builder.replace(path)
+        draft.replace(path)
     except sqlite3.Error as error:
         raise sqlite_trouble(path, error) from error
 

@@ -246,12 +246,12 @@ class CheckpointFolders:
         ready = []
         for part in manifest.parts:
             source = Path(manifest.checkpoint.where) / part.stored
-            builder = home / f"{part.name}.back"
+            draft = home / f"{part.name}.back"
             if part.stored == part.name:
-                copy_file(manifest.checkpoint.name, source, builder)
+                copy_file(manifest.checkpoint.name, source, draft)
             else:
-                packing.unpack(source, builder)
-            ready.append((builder, home / part.name))
+                packing.unpack(source, draft)
+            ready.append((draft, home / part.name))
         return ready
 
     # --- dropping --------------------------------------------------------------------------

@@ -46,10 +46,10 @@ def put_back(pool: Pool, host: str, name: str, identity: str) -> None:
         store = pool.store_on(host)
         try:
             ready = pool.checkpoints.unpack(manifest, store.home(name))
-            packing.flush_all(name, (fresh for fresh, _ in ready))  # the old memory is the only one
+            packing.flush_all(name, (draft for draft, _ in ready))  # the old memory is the only one
         except DriverError:
-            for fresh in store.home(name).glob("*.back"):
-                fresh.unlink(missing_ok=True)  # a full disk is not to stay full by our doing
+            for draft in store.home(name).glob("*.back"):
+                draft.unlink(missing_ok=True)  # a full disk is not to stay full by our doing
             raise
         if pool.find(host, name) is None:
             pool.on(host).define(name, placed(manifest.document, store.files(name)))
@@ -58,8 +58,8 @@ def put_back(pool: Pool, host: str, name: str, identity: str) -> None:
         *others, (memory, whole) = ready  # the memory, which makes it whole, comes last
         # Old memory must never meet the new disk, nor new memory the old one.
         coming = store.replace_memory(name, memory)
-        for fresh, place in others:
-            fresh.replace(place)
+        for draft, place in others:
+            draft.replace(place)
         coming.replace(whole)
         packing.flush_all(name, (place for _, place in ready))  # or a power cut brings back the old state
 

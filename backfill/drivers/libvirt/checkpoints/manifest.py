@@ -57,10 +57,10 @@ class Manifest:
 def write(folder: Path, manifest: Manifest) -> None:
     """Replace the folder's manifest in one step."""
     body = {"version": _VERSION, **asdict(manifest)}
-    builder = folder / f"{_NAME}.new"
-    builder.write_text(json.dumps(body, indent=1), encoding="utf-8")
-    flush(builder)
-    builder.replace(folder / _NAME)
+    draft = folder / f"{_NAME}.new"
+    draft.write_text(json.dumps(body, indent=1), encoding="utf-8")
+    flush(draft)
+    draft.replace(folder / _NAME)
 
 
 def read(folder: Path) -> Manifest:
@@ -107,10 +107,10 @@ def whole_of(manifests: Sequence[Manifest]) -> str | None:
 def write_whole(folder: Path, manifests: Sequence[Manifest], checksum: str) -> None:
     """Say in one step that the checkpoint in `folder` is whole, and by which checksum."""
     names = sorted(manifest.checkpoint.name for manifest in manifests)
-    builder = folder / f"{_WHOLE}.new"
-    builder.write_text(json.dumps({"members": names, "checksum": checksum}, indent=1), encoding="utf-8")
-    flush(builder)
-    builder.replace(folder / _WHOLE)
+    draft = folder / f"{_WHOLE}.new"
+    draft.write_text(json.dumps({"members": names, "checksum": checksum}, indent=1), encoding="utf-8")
+    flush(draft)
+    draft.replace(folder / _WHOLE)
 
 
 def read_whole(folder: Path) -> str:

@@ -75,7 +75,7 @@ def _scratch(pool: Pool, host: str, name: str) -> Iterator[Path]:
 
 def _prepare(pool: Pool, manifest: Manifest, scratch: Path) -> tuple[str, Path]:
     """Prepare the files of a domain that nobody knows; return its name and its memory."""
-    files = {place.name: builder for builder, place in pool.checkpoints.unpack(manifest, scratch)}
+    files = {place.name: draft for draft, place in pool.checkpoints.unpack(manifest, scratch)}
     _check_disk(manifest.checkpoint.name, files["disk.qcow2"])
     head = save_image.read_head(files["memory.save"])
     name, changed = save_image.for_trial(

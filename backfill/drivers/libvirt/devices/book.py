@@ -67,12 +67,12 @@ class DeviceBook:
     def _write(self, name: str, given: Holding) -> None:
         """Under the lock."""
         path = self._store.home(name) / _NAME
-        builder = path.with_suffix(".new")
+        draft = path.with_suffix(".new")
         try:
             # The names of regions are for nobody: who knows one could be there before its memory.
-            builder.unlink(missing_ok=True)  # an older version's, which everybody may read
-            write_secret(str(builder), json.dumps(asdict(given)).encode())
-            builder.replace(path)
+            draft.unlink(missing_ok=True)  # an older version's, which everybody may read
+            write_secret(str(draft), json.dumps(asdict(given)).encode())
+            draft.replace(path)
         except FileNotFoundError as error:  # it is being deleted
             raise NotFoundError(name, "there is no such instance of ours") from error
 
