@@ -160,7 +160,7 @@ class Concerns:
             if job_id in world.claims:
                 self.marks.entities.append(Entity(Kind.CLAIM, job_id))
         if job.id in world.machines:
-            self._mark_machines(job.id)
+            self._owner_moved(job.id, came_or_went=before is None or after is None)
         waited = any(one is not None and one.state is JobState.PENDING for one in (before, after))
         if waited or job.id in world.job_index.active_asking:
             self.marks.entities.append(NEW_MACHINES)
@@ -283,8 +283,17 @@ class Concerns:
                 self._mark_machines(waiting)
         self.marks.entities.append(NEW_MACHINES)
         self.marks.nodes.extend(self._members(job_id))
+        if before is not None and job_id not in self._world.jobs:
+            self._owner_moved(job_id, came_or_went=True)
         self._mark_fleets()
         self._mark_scale()
+
+    def _owner_moved(self, job_id: str, *, came_or_went: bool) -> None:
+        """Mark a job's own machines; where it came or went, these may count as within it, or no longer."""
+        self._mark_machines(job_id)
+        for name in self._members(job_id) if came_or_went else ():
+            self._mark_node(name)
+            self.host_moved(self._world.managed[name].host)
 
     def _booting_counts_anew(self, names: Iterable[str]) -> None:
         """Mark who may boot, or not, as a job's own machines wait for their fellows, or no longer do."""

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
+from math import inf
 
 from backfill.core.learning import Owners
 from backfill.core.model.clock import Move
 from backfill.core.model.cluster import Job, JobState, Node
 from backfill.core.model.fleet import Fleet, Host, Instance
-from backfill.core.model.job_machines import JobMachines
+from backfill.core.model.job_machines import THERE, JobMachines
 from backfill.core.model.lifecycle import HeldJob, ManagedNode
 from backfill.core.model.operations import HostAllocation, Operation, Source, UncertainOutcome
 from backfill.core.model.pilots import PilotIndex
@@ -211,8 +212,12 @@ class Picture:
         self.streaks: Table[str, Streak] = Table(self.undo)  # failures in a row: by host, and by image
         self.rates: dict[str, WriteRate] = {}  # by host: how fast memory reaches the disk
         self._host_of_node: dict[str, str] = {}
-        # Jobs that Slurm does not show any more on a node of ours, and did not show to have ended.
-        self._vanished: Table[str, dict[str, HeldJob]] = Table(self.undo)
+        # By node of ours: jobs that Slurm does not show any more there, and did not show to have ended.
+        # By job with machines of its own: when it was first read that Slurm does not show it any more.
+        self._vanished, self._missing_s = (
+            Table[str, dict[str, HeldJob]](self.undo),
+            Table[str, float](self.undo),
+        )
         # Nodes, and instances, that calls of ours have deleted, as their removal comes to its end.
         self._deleted, self._destroyed_here = (Bag[tuple[str, int]](self.undo) for _ in range(2))
         self._seen: dict[tuple[str, str], float] = {}
@@ -263,6 +268,11 @@ class Picture:
         """Return when it was read of the latest such job of a node; 0 if there is none."""
         return self._vanished_s.get(node, 0.0) if node in self._vanished else 0.0
 
+    def missing_since_s(self, job_id: str) -> float:
+        """Since when Slurm has not shown a job that it does not show now; -inf if it had shown its end."""
+        since_s = self._missing_s.get(job_id, self.sighted_since_s)
+        return since_s if since_s == -inf else max(since_s, self.sighted_since_s)
+
     def places_of(self, name: str) -> list[Instance]:
         """Every host's view of one instance; more than one only while it moves."""
         return [place for place in self.fleet.places_of(name) if place.host in self.hosts]
@@ -297,12 +307,26 @@ class Picture:
     def inside(self, node: ManagedNode) -> bool:
         """Return True if it is within the allocation of its job, which has the host and runs now."""
         job = self.jobs.get(node.job) if node.inside else None
-        if job is None or job.state is not JobState.RUNNING or "COMPLETING" in job.flags:
+        if job is None:
+            return node.inside and self._still_inside(node)
+        if job.state is not JobState.RUNNING or "COMPLETING" in job.flags:
             return False
         own, known = self.machines.get(node.job), self.hosts.get(node.host)
         if job.restarts != own.restarts if own is not None else not named(job, node.name):
             return False
         return known is not None and known.node in job.nodes
+
+    def _still_inside(self, node: ManagedNode) -> bool:
+        """Return True if Slurm only does not show its job, and has given the host to nobody else since."""
+        own, known = self.machines.get(node.job), self.hosts.get(node.host)
+        if own is None or own.state not in THERE or own.spawning_s is None:
+            return False
+        if known is None or known.node is None:
+            return False
+        since_s = own.spawning_s
+        others = [claim.since_s for claim in self.claims_on(node.host)]
+        others += [job.start_s for job in self.jobs_on(known.node)]
+        return all(other_s <= since_s for other_s in others)
 
     def surely_inside(self, node: ManagedNode) -> bool:
         """Return True if that was so after the latest job was given the host, as Slurm has shown."""

@@ -219,6 +219,8 @@ class World(Picture):
             known = self.jobs.get(change.id)
             if known is not None and known.active:
                 self._vanish(known, change.seen_s)
+            if known is not None and known.id in self.machines:
+                self._missing_s[known.id] = -inf if known.state in ENDED else change.seen_s
             if known is not None:
                 self._outrun(known)
             self._at_work_s.pop(change.id, None)
@@ -344,6 +346,7 @@ class World(Picture):
         if gone:
             self.machine_index.drop(own.job)
             self.calls.forget(own.job)
+            self._missing_s.pop(own.job)
         else:
             self.machine_index.put(own)
         if own.state in (MachinesState.GONE, MachinesState.QUEUED):
@@ -495,6 +498,8 @@ class World(Picture):
 
     def _found_again(self, job_id: str) -> None:
         """Slurm shows a job that it did not show before: whatever it says is news of it."""
+        if job_id in self._missing_s:
+            self._missing_s.pop(job_id)
         for name in [name for name, jobs in self._vanished.items() if job_id in jobs]:
             left = {key: held for key, held in self._vanished[name].items() if key != job_id}
             if left:

@@ -214,10 +214,25 @@ def test_a_job_inside_of_another_is_left_alone_while_that_run_is_there() -> None
         with pytest.raises(BusyError, match="job 8: job 7, in whose machines it is, is still there"):
             in_slurm(found.outside, action)
         assert found.done == []
-    for over in ((), (job("7", JobState.COMPLETED),), (job("7", JobState.RUNNING, 1),)):
-        found = site(*over, job("8"))
+    over = (job("7", JobState.COMPLETED), job("7", JobState.PENDING), job("7", JobState.RUNNING, 1))
+    for one in over:
+        found = site(one, job("8"))
         in_slurm(found.outside, action)
         assert found.done == ["cancel 8"]
+
+
+def test_a_job_inside_of_another_is_left_alone_where_that_is_only_not_shown() -> None:
+    """It ends if Slurm had not shown the other for long, and does not now either."""
+    action = act.EndInside(subject="vn1", generation=1, reason="a test", job_id="8", of="7", restarts=0)
+    found = site(job("8"))
+    with pytest.raises(BusyError, match="job 8: Slurm does not show job 7, in whose machines it is"):
+        in_slurm(found.outside, action)
+    assert found.done == []
+    in_slurm(found.outside, replace(action, missing=True))
+    assert found.done == ["cancel 8"]
+    back = site(job("7"), job("8"))
+    with pytest.raises(BusyError, match="is still there"):
+        in_slurm(back.outside, replace(action, missing=True))
 
 
 def test_a_job_is_left_alone_while_nobody_knows_which_generation_is_there() -> None:

@@ -219,11 +219,13 @@ class NameMachines(JobHead):
 class EndInside(JobHead):
     """End a job in the machines of another, `of`, whose run with so many `restarts` is over.
 
-    That is asked again directly before.
+    That is asked again directly before. `missing`: Slurm has not shown that job for long, so it need not
+    show its end.
     """
 
     of: str
     restarts: int
+    missing: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -445,7 +447,12 @@ class HoldDevices(HostHead):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReturnDevices(HostHead):
-    """Take all devices out of the guest and let others have them."""
+    """Take all devices out of the guest and let others have them.
+
+    `of`: whose own machine it is, which may have them wherever it is itself; empty: nobody's.
+    """
+
+    of: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -31,6 +31,9 @@ class MachinesState(StrEnum):
     GONE = "gone"  # nothing of them is left; the record is dropped
 
 
+# In these there are some, or some are being made, for a job that is not known to be over.
+THERE = frozenset({MachinesState.SPAWNING, MachinesState.SPAWNED, MachinesState.ALLOCATED})
+
 # From each state, the states that may follow. Absent pairs are programmer's errors.
 _NEXT: dict[MachinesState, frozenset[MachinesState]] = {
     MachinesState.QUEUED: frozenset(

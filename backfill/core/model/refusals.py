@@ -196,6 +196,7 @@ class Code(Enum):
     JOBS_GO_ON = "jobs_go_on"
     JOB_WAITS = "job_waits"
     JOB_NOT_SHOWN = "job_not_shown"
+    JOB_MISSING = "job_missing"
     JOB_UNSEEN = "job_unseen"
     JOB_STILL_SEEN = "job_still_seen"
     JOB_RESUMED = "job_resumed"

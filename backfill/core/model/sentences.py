@@ -312,6 +312,7 @@ _CODES: dict[Code, str | Callable[[Mapping[str, Any]], str]] = {
     Code.JOB_RUNS: "a job runs on it; its fleet waits for that job",
     Code.JOBS_GO_ON: "its jobs are running again",
     Code.JOB_WAITS: "job {job} waits for {nodes}",
+    Code.JOB_MISSING: "Slurm does not show job {job}, which may still be there: waiting for it",
     Code.JOB_NOT_SHOWN: "Slurm has not shown job {job} on {node} yet",
     Code.JOB_UNSEEN: "Slurm does not show job {job} now, so that nobody knows whether it may start over",
     Code.JOB_STILL_SEEN: "job {job} is still seen there",

@@ -308,6 +308,17 @@ class PlanBuilder:
         self.wake_at(began_s + within_s)
         return self.now_s >= began_s + within_s
 
+    def surely_gone(self, job_id: str) -> bool:
+        """Return True if Slurm has not shown a job for so long that it is over; look again when it is.
+
+        One reading without it says nothing. Where Slurm had shown its end, nothing is left to wait for.
+        """
+        if job_id in self.world.jobs or self.unread:
+            return False
+        over_s = self.world.missing_since_s(job_id) + self.policies.limits.missing_s
+        self.wake_at(over_s)
+        return self.now_s >= over_s
+
     def instance(self, node: ManagedNode) -> Instance | None:
         """Return the node's instance on the host where it should be."""
         found = self.world.instances.get((node.host, node.name))

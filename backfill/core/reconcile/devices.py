@@ -51,6 +51,9 @@ def see_to_devices(builder: PlanBuilder, node: ManagedNode, instance: Instance) 
 
 def _take_back(builder: PlanBuilder, node: ManagedNode, holder: str) -> None:
     """Take devices from a job that has left the node: one of which Slurm shows nothing may be there still."""
+    if holder == node.job and holder not in builder.world.jobs and not builder.surely_gone(holder):
+        builder.refuse(node.name, Goal.UNPLUG, because(Code.JOB_MISSING, job=holder))
+        return
     vanished = any(held.id == holder for held in builder.world.vanished_on(node.name))
     over_s = builder.world.vanished_s(node.name) + builder.policies.limits.missing_s
     if vanished and builder.now_s < over_s:
@@ -58,7 +61,11 @@ def _take_back(builder: PlanBuilder, node: ManagedNode, holder: str) -> None:
         builder.refuse(node.name, Goal.UNPLUG, because(Code.MAY_HAVE_JOBS, jobs=(holder,)))
         return
     reason = f"job {holder} has left {node.name}"
-    builder.do(ReturnDevices(subject=node.name, generation=node.generation, reason=reason, host=node.host))
+    builder.do(
+        ReturnDevices(
+            subject=node.name, generation=node.generation, reason=reason, host=node.host, of=node.job
+        )
+    )
 
 
 def _borrowers(builder: PlanBuilder, node: ManagedNode) -> Sequence[Job]:
@@ -110,7 +117,9 @@ def plugged_again(builder: PlanBuilder, node: ManagedNode) -> bool:
     instance = builder.instance(node)
     if instance is None or not instance.devices_of or instance.plugged:
         return True
-    if all(job.id != instance.devices_of for job in _borrowers(builder, node)):
+    holder = instance.devices_of
+    missing = holder == node.job and holder not in builder.world.jobs and not builder.surely_gone(holder)
+    if not missing and all(job.id != holder for job in _borrowers(builder, node)):
         return True
     return _plug(builder, node, instance.devices_of)
 

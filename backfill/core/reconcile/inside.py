@@ -25,6 +25,7 @@ from backfill.core.reconcile.job_machines import (
     PLAIN,
     await_devices,
     become,
+    decided_over,
     failed,
     pin_members,
     pinned,
@@ -33,6 +34,7 @@ from backfill.core.reconcile.job_machines import (
 )
 from backfill.core.reconcile.own_machines import (
     allocation_over,
+    awaits_job,
     disk_too_large,
     margin_mb,
     not_its_image,
@@ -157,7 +159,7 @@ def step_inside(builder: PlanBuilder, own: JobMachines) -> None:
             become(builder, own, MachinesState.GONE, "its job is over")
         else:
             reclaim(builder, own, "its job is over")
-    else:
+    elif not awaits_job(builder, own):
         _STEPS[own.state](builder, own, builder.world.jobs[own.job])
 
 
@@ -284,7 +286,10 @@ def _inner(builder: PlanBuilder, own: JobMachines) -> list[tuple[ManagedNode, Jo
 def _step_reclaimed(builder: PlanBuilder, own: JobMachines) -> None:
     """End what the job has in them together with it; then let them go, and who may have them."""
     over, fleet = allocation_over(builder, own), builder.world.fleets.get(own.fleet)
-    job = None if over else builder.world.jobs[own.job]
+    if not over and not decided_over(own) and awaits_job(builder, own):
+        return
+    job = None if over else builder.world.jobs.get(own.job)
+    over = job is None
     if job is not None and job.machines is not None and job.machines.at:
         builder.insist(_name(own, ()), Goal.MACHINES)
     for node, inner in _inner(builder, own) if over else ():
@@ -297,6 +302,7 @@ def _step_reclaimed(builder: PlanBuilder, own: JobMachines) -> None:
                 job_id=inner.id,
                 of=own.job,
                 restarts=own.restarts,
+                missing=builder.surely_gone(own.job),
             ),
             Goal.MACHINES,
             inner.id,

@@ -25,6 +25,7 @@ from backfill.core.reconcile.builder import PlanBuilder, members
 from backfill.core.reconcile.devices import not_lent
 from backfill.core.reconcile.own_machines import (
     asks,
+    awaits_job,
     fellows,
     guest_mb,
     image_for,
@@ -147,6 +148,8 @@ def step_machines(builder: PlanBuilder, name: str) -> None:
     if own is None or builder.blind:
         return
     job = builder.world.jobs.get(own.job)
+    if not decided_over(own) and awaits_job(builder, own):
+        return
     if job is not None and job.restarts != own.restarts:
         if _kept(builder, own, job):
             return
@@ -459,6 +462,11 @@ _STEPS: dict[MachinesState, Callable[[PlanBuilder, JobMachines, Job | None], Non
     MachinesState.RECLAIMED: _step_reclaimed,
     MachinesState.GIVEN_BACK: _step_given_back,
 }
+
+
+def decided_over(own: JobMachines) -> bool:
+    """Return True if they go because their job was over, whatever Slurm shows of it now."""
+    return own.state is MachinesState.RECLAIMED and own.after is MachinesState.GONE
 
 
 # --- ends ----------------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ from backfill.core.model.company import Company
 from backfill.core.model.fleet import Flavour, Fleet, FleetState
 from backfill.core.model.job_machines import JobMachines, MachinesState
 from backfill.core.model.lifecycle import ABSENT, OVER, ManagedNode, Phase
-from backfill.core.model.refusals import Code, Reason, because, limit, no_host
+from backfill.core.model.refusals import Code, Goal, Reason, because, limit, no_host
 from backfill.core.picture import Picture, named
 from backfill.core.placement import rooms_of
 from backfill.core.policy import PolicySet
@@ -257,19 +257,38 @@ def is_over(builder: PlanBuilder, node: ManagedNode) -> bool:
     own, job = builder.world.machines.get(node.job), builder.world.jobs.get(node.job)
     if own is not None:
         return allocation_over(builder, own)
-    return job is None or not job.active or not named(job, node.name)
+    if job is None:
+        return builder.surely_gone(node.job)
+    return not job.active or not named(job, node.name)
 
 
 def allocation_over(builder: PlanBuilder, own: JobMachines) -> bool:
-    """Return True if the run of the job for which they were made is over."""
+    """Return True if the run of the job for which they were made is surely over: Slurm shows that, or has
+    not shown the job for long.
+    """
     job = builder.world.jobs.get(own.job)
-    return job is None or job.restarts != own.restarts or not job.active
+    if job is None:
+        return builder.surely_gone(own.job)
+    return job.restarts != own.restarts or not job.active
 
 
 def let_in(builder: PlanBuilder, node: ManagedNode, job: Job) -> bool:
-    """Return True if another job may be in a machine within an allocation: one of the same owner."""
-    outer = builder.world.jobs.get(node.job)
-    return node.inside and outer is not None and job.user == outer.user
+    """Return True if another job may be in a machine within an allocation: one of the same owner.
+
+    Where nobody knows whose it is, because Slurm does not show its job at this moment, that is waited for.
+    """
+    if not node.inside:
+        return False
+    outer = builder.world.jobs.get(node.job) or builder.world.machines.get(node.job)
+    return not builder.surely_gone(node.job) if outer is None else job.user == outer.user
+
+
+def awaits_job(builder: PlanBuilder, own: JobMachines) -> bool:
+    """Return True while Slurm does not show the job, and it may still be there: nothing is done then."""
+    if own.job in builder.world.jobs or builder.surely_gone(own.job):
+        return False
+    builder.refuse(f"job {own.job}", Goal.MACHINES, because(Code.JOB_MISSING, job=own.job))
+    return True
 
 
 # --- orders of instances --------------------------------------------------------------------------

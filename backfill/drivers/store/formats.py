@@ -20,7 +20,7 @@ from backfill.drivers.store.codec import WORDS
 FORMATS = (
     (1, ""),  # plain text; before fingerprints were taken
     (2, "9532352ca33e57c1"),
-    (3, "0c07aaf84eaf350b"),
+    (3, "65360dbb1be90a18"),
 )
 VERSION = FORMATS[-1][0]
 

@@ -7,6 +7,7 @@ import logging
 
 from backfill.core.model import actions as act
 from backfill.core.model import changes as ch
+from backfill.core.model.cluster import ENDED
 from backfill.core.model.fleet import InstanceState
 from backfill.engine.looking import Outside, read_instance, read_job
 from backfill.ports.capabilities import DeviceHolder
@@ -29,7 +30,7 @@ def lend(outside: Outside, action: act.DeviceAction) -> list[ch.Change]:
         case act.HoldDevices():
             provider.hold(action.wanted, action.sharing)
         case act.ReturnDevices():
-            if shown := _shown_there(outside, provider, action.subject):
+            if shown := _shown_there(outside, provider, action):
                 return shown
             provider.give_back(action.host, action.subject)
         case act.UnplugDevices():
@@ -39,11 +40,17 @@ def lend(outside: Outside, action: act.DeviceAction) -> list[ch.Change]:
     return read_instance(outside, action.host, action.subject)
 
 
-def _shown_there(outside: Outside, provider: DeviceHolder, name: str) -> list[ch.Change]:
-    """Return Slurm's word of the jobs that hold what the instance has, if one of them is on its node."""
+def _shown_there(outside: Outside, provider: DeviceHolder, action: act.ReturnDevices) -> list[ch.Change]:
+    """Return Slurm's word of the jobs that hold what the instance has, if one of them is on its node.
+
+    One whose own machine it is may have them before it begins, and from bare-metal nodes of its own.
+    """
+    name = action.subject
     holders = sorted({holding.job for holding in provider.holdings() if holding.instance == name})
     jobs = outside.manager.read_jobs(holders) if holders else {}
-    if not any(job.holds_nodes and name in job.nodes for job in jobs.values()):
+    there = any(job.holds_nodes and name in job.nodes for job in jobs.values())
+    own = jobs.get(action.of)
+    if not there and (own is None or own.state in ENDED):
         return []
     return [change for holder in holders for change in read_job(outside, holder)]
 

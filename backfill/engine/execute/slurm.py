@@ -141,8 +141,14 @@ def _for_own_machines(outside: Outside, action: act.OwnMachinesAction) -> list[c
 
 
 def _end_inside(outside: Outside, action: act.EndInside) -> None:
-    """Nothing of it is ended while Slurm shows the run whose machines these are."""
+    """Nothing of it is ended unless Slurm shows that the run is over whose machines these are, or has shown
+    nothing of it for long.
+    """
     found = outside.manager.read_jobs([action.of]).get(action.of)
+    if found is None and not action.missing:
+        raise BusyError(
+            f"job {action.job_id}", f"Slurm does not show job {action.of}, in whose machines it is"
+        )
     if found is not None and found.active and found.restarts == action.restarts:
         raise BusyError(f"job {action.job_id}", f"job {action.of}, in whose machines it is, is still there")
     outside.manager.cancel_job(action.job_id)
