@@ -378,9 +378,12 @@ def stale(builder: PlanBuilder, node: ManagedNode, verdict: Verdict) -> bool:
 def _stop_stale(builder: PlanBuilder, node: ManagedNode, reason: str) -> None:
     """Let it run no further until its end is certain: the other run may be at work.
 
-    A job that is just leaving the node is ended by its slurmd; the other run begins after that.
+    A job that is just leaving the node is ended by its slurmd; the other run begins after that. And where the
+    node is open to jobs it is our record that is older: the other run may begin right here.
     """
-    instance = builder.instance(node)
+    instance, seen = builder.instance(node), builder.world.nodes.get(node.name)
+    if seen is not None and not seen.drained and seen.base is not NodeBase.DOWN:
+        return
     if instance is None or instance.state is not InstanceState.RUNNING or builder.world.jobs_on(node.name):
         return
     builder.do(PauseInstance(subject=node.name, generation=node.generation, reason=reason, host=node.host))
