@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from backfill.core.model.actions import DriverAction, Head, SuspendInstance, TellJob
 from backfill.core.model.cluster import ENDED, OUR_REASON, JobState
 from backfill.core.model.fleet import STILL, Fleet, Instance, InstanceState, Rung
-from backfill.core.model.lifecycle import ABSENT, ON_CPU, ManagedNode, Phase
+from backfill.core.model.lifecycle import ABSENT, ON_CPU, HeldJob, ManagedNode, Phase
 from backfill.core.model.operations import Operation
 from backfill.core.model.plan import Action, AnswerClaim, Before, ForgetNode, Plan, SetNode
 from backfill.core.model.refusals import (
@@ -307,6 +307,15 @@ class PlanBuilder:
         began_s = self.now_s if self.unread else max(since_s, self.world.sighted_since_s)
         self.wake_at(began_s + within_s)
         return self.now_s >= began_s + within_s
+
+    def vanished(self, name: str) -> tuple[HeldJob, ...]:
+        """Return jobs that Slurm has ceased to show on a node, as long as they may be there all the same."""
+        lost = self.world.vanished_on(name)
+        over_s = self.world.vanished_s(name) + self.policies.limits.missing_s
+        if not lost or self.now_s >= over_s:
+            return ()
+        self.wake_at(over_s)
+        return lost
 
     def surely_gone(self, job_id: str) -> bool:
         """Return True if Slurm has not shown a job for so long that it is over; look again when it is.

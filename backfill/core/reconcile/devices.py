@@ -54,10 +54,7 @@ def _take_back(builder: PlanBuilder, node: ManagedNode, holder: str) -> None:
     if holder == node.job and holder not in builder.world.jobs and not builder.surely_gone(holder):
         builder.refuse(node.name, Goal.UNPLUG, because(Code.JOB_MISSING, job=holder))
         return
-    vanished = any(held.id == holder for held in builder.world.vanished_on(node.name))
-    over_s = builder.world.vanished_s(node.name) + builder.policies.limits.missing_s
-    if vanished and builder.now_s < over_s:
-        builder.wake_at(over_s)
+    if any(held.id == holder for held in builder.vanished(node.name)):
         builder.refuse(node.name, Goal.UNPLUG, because(Code.MAY_HAVE_JOBS, jobs=(holder,)))
         return
     reason = f"job {holder} has left {node.name}"

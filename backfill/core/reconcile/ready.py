@@ -209,17 +209,14 @@ def _in_service(builder: PlanBuilder, node: ManagedNode, seen: Node, waiting: Re
 
 def _may_be_kept(builder: PlanBuilder, node: ManagedNode) -> bool:
     """Return True if it may be closed for a job that Slurm does not show at this moment."""
-    world = builder.world
     closed_for = _closed_for(builder, node)
     if closed_for:
         builder.awaits(Topic.READING)
         builder.refuse(node.name, Goal.NEW_JOBS, because(Code.MAY_HAVE_JOBS, jobs=(closed_for,)))
         return True
-    over_s = world.vanished_s(node.name) + builder.policies.limits.missing_s
-    lost = world.vanished_on(node.name)
-    if not lost or builder.now_s >= over_s:
+    lost = builder.vanished(node.name)
+    if not lost:
         return False
-    builder.wake_at(over_s)
     jobs = tuple(held.id for held in lost)
     builder.refuse(node.name, Goal.NEW_JOBS, because(Code.MAY_HAVE_JOBS, jobs=jobs))
     return True
