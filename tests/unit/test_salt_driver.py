@@ -211,6 +211,39 @@ def test_nothing_is_made_of_states_that_are_wrong_or_none(
         salt.check()
 
 
+@pytest.mark.parametrize(
+    ("state", "problem"),
+    [
+        ({"result": True, "changes": {"a": 1}}, ""),
+        ({"result": None, "comment": "would be made"}, "a: would be made"),
+        ({"comment": "half"}, "a: half"),
+        ({"result": "yes", "comment": "odd"}, "a: odd"),
+        ({"result": False, "comment": "no"}, "a: no"),
+    ],
+)
+def test_only_what_was_done_is_a_success(state: dict[str, object], problem: str) -> None:
+    """A state says None where it has only been tried, as with `test: True` in the tree."""
+    assert results.state_run("vn1", {"ret": {"a": state}, "retcode": 0}, test=False).problem == problem
+
+
+def test_a_trial_may_say_what_would_be_done() -> None:
+    """That is what it is for; half an answer is none there either."""
+    answer = {"ret": {"a": {"result": None, "comment": "would be made"}}, "retcode": 0}
+    run = results.state_run("vn1", answer, test=True)
+    assert (run.ok, run.changed) == (True, (("a", "would be made"),))
+    assert results.state_run("vn1", {"ret": {"a": {}}, "retcode": 0}, test=True).problem == "a: "
+
+
+@pytest.mark.parametrize("text", ["", "\n", "Rendering SLS 'base:a' failed:"])
+def test_an_error_without_a_word_is_one_all_the_same(text: str) -> None:
+    assert results.problem_in([text])
+
+
+def test_a_name_with_a_number_of_any_length_is_a_name() -> None:
+    """A minion may call itself so in an event; Python reads no number of more than 4300 digits."""
+    assert node_of("vn1.g" + "1" * 5000) == ("vn1.g" + "1" * 5000, 0)
+
+
 _INCLUDED = """Rendering SLS 'base:node' failed: Jinja syntax error: Expected an expression
 /tmp/x/var/cache/salt/minion/files/base/node/map.jinja(30):
 ---
@@ -294,5 +327,5 @@ def test_a_minions_name_tells_node_and_generation(node: str, generation: int) ->
 )
 def test_only_states_that_all_hold_are_a_success(answer: object, expected: tuple[bool, str]) -> None:
     """For silence Salt returns a text, which is true; for bad states a list."""
-    found = results.state_run("vn1", answer)
+    found = results.state_run("vn1", answer, test=False)
     assert (found.answered, found.problem) == expected

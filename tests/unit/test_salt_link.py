@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import signal
 import subprocess
 import sys
@@ -25,6 +26,16 @@ for line in sys.stdin:
         sys.exit(1)
     if asked["verb"] == "hint":
         print(json.dumps({"event": "start", "id": "vn1.g2", "failed": False}), flush=True)
+    if asked["verb"] == "cut off":
+        sys.stdout.write('{"number": ')
+        sys.stdout.flush()
+        sys.exit(1)
+    if asked["verb"] == "odd":
+        for returned in asked["returned"]:
+            event = {"event": "x", "id": "vn1.g2", "failed": True, "return": returned}
+            print(json.dumps(event), flush=True)
+    if asked["verb"] == "nonsense":
+        print("nonsense", flush=True)
     if asked["verb"] == "fail":
         print(json.dumps({"number": asked["number"], "error": "no such key"}), flush=True)
     elif asked["verb"] != "hang":
@@ -78,6 +89,40 @@ def test_a_process_that_died_is_started_again(connect: Connect) -> None:
     assert link.ask("say", 5.0, word="again")["said"] == "again"
 
 
+def test_a_process_that_dies_amid_a_word_is_started_again(connect: Connect) -> None:
+    """Whoever waits for that word is told at once, not when patience is over."""
+    link = connect()
+    with pytest.raises(DriverError, match="Salt's process ended"):
+        link.ask("cut off", 60.0)
+    assert link.ask("say", 60.0, word="again")["said"] == "again"
+
+
+def test_what_a_minion_returns_never_ends_the_line(connect: Connect) -> None:
+    """Root of a guest says of its states whatever it likes; all others are heard as before."""
+    odd = [[], [""], ["\n"], "", {"a": None}, {"a": {"result": False, "comment": None}}, [["x"]], 7, None]
+    heard: SimpleQueue[tuple[str, str]] = SimpleQueue()
+    link = connect(lambda minion, problem: heard.put((minion, problem)))
+    assert link.ask("odd", 60.0, returned=odd, word="on")["said"] == "on"
+    told = [heard.get(timeout=60) for _ in odd]
+    assert {minion for minion, _ in told} == {"vn1.g2"}
+    assert all(problem for _, problem in told)
+    assert link.ask("say", 60.0, word="still")["said"] == "still"
+
+
+def test_whoever_hears_hints_never_ends_the_line(connect: Connect, caplog: pytest.LogCaptureFixture) -> None:
+    """Nor does a line that is no answer. The log says so, without the line: that may have a key in it."""
+
+    def fails(minion: str, problem: str) -> None:
+        raise ValueError(f"{minion} has no number")
+
+    link = connect(fails)
+    assert link.ask("hint", 60.0, word="on")["said"] == "on"
+    assert link.ask("nonsense", 60.0, word="still")["said"] == "still"
+    assert "vn1.g2 has no number" in caplog.text
+    assert "Expecting value" in caplog.text
+    assert "nonsense" not in caplog.text
+
+
 def test_hints_come_between_answers(connect: Connect) -> None:
     heard: SimpleQueue[tuple[str, str]] = SimpleQueue()
     connect(lambda minion, problem: heard.put((minion, problem))).ask("hint", 5.0)
@@ -112,6 +157,23 @@ def test_states_that_fail_by_themselves_are_told(data: dict[str, object], proble
     link = SaltLink(sys.executable, "", lambda minion, why: told.put((minion, why)))
     link._take({"event": "x", **inside.heard(data)}, SimpleQueue())
     assert told.get_nowait() == ("vn1.g2", problem)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        {"fun": "state.apply", "retcode": 1},
+        {"id": 7, "fun": ["state.apply"], "retcode": {}},
+        {"id": ["vn1"], "fun": "state.apply", "retcode": 1, "return": object()},
+        ["vn1.g2"],
+        "vn1.g2",
+        None,
+    ],
+)
+def test_an_odd_event_does_not_end_listening(data: object) -> None:
+    """A minion may send events of any tag to the master, with whatever it likes in them."""
+    line = json.dumps(inside.heard(data), default=str)
+    assert isinstance(json.loads(line)["id"], str)
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL, 0])

@@ -24,7 +24,8 @@ _GRACE_S = 30.0
 # What rendering the states of one machine may take, several times what it does.
 _RENDER_S = 5.0
 _OTHERS = "what ext_pillar or another file server than the master's own roots brings"
-_ID = re.compile(r"(?P<node>.+)\.g(?P<generation>[1-9][0-9]*)")
+# Whoever has more digits is none of ours.
+_ID = re.compile(r"(?P<node>.+)\.g(?P<generation>[1-9][0-9]{0,17})")
 
 
 def minion_id(node: str, generation: int) -> str:
@@ -101,7 +102,9 @@ class SaltProvisioner:
         found = self._look({own: node for own, node in ids.items() if node not in must_run})
         rest = {own: node for own, node in ids.items() if node not in found}
         answers = self._call("apply", rest, test=test)
-        return found | {node: results.state_run(node, answers.get(own)) for own, node in rest.items()}
+        return found | {
+            node: results.state_run(node, answers.get(own), test=test) for own, node in rest.items()
+        }
 
     def stated(self, nodes: Mapping[str, int]) -> dict[str, Stated]:
         """Render the states of these nodes now; bare metal is left out, of which nobody knows."""

@@ -212,10 +212,14 @@ def _seals(states: list[dict[str, Any]], pillar: Any) -> Iterator[tuple[str, lis
             yield state["name"], [mix, hashlib.sha256(content).hexdigest()]
 
 
-def heard(data: dict[str, Any]) -> dict[str, Any]:
-    """Of an event: whose it is, and the answer where it tells of states that did not succeed."""
-    failed = str(data.get("fun", "")).startswith("state.") and data.get("retcode") not in (0, None)
-    return {"id": str(data.get("id", "")), "failed": failed, "return": failed and data["return"]}
+def heard(data: Any) -> dict[str, Any]:
+    """Of an event: whose it is, and the answer where it tells of states that did not succeed.
+
+    A minion may send events with any tag and with anything in them.
+    """
+    said = data if isinstance(data, dict) else {}
+    failed = str(said.get("fun", "")).startswith("state.") and said.get("retcode") not in (0, None)
+    return {"id": str(said.get("id", "")), "failed": failed, "return": failed and said.get("return")}
 
 
 _INIT = {"virtual": "busybox", "metal": "systemd"}

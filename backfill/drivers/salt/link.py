@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import json
+import logging
 import subprocess
 import threading
 from collections.abc import Callable
@@ -15,6 +16,7 @@ from typing import Any
 from backfill.drivers.salt.results import problem_in
 from backfill.ports.errors import DriverError, RefusedError, UnreachableError
 
+_log = logging.getLogger(__name__)
 _INSIDE = Path(__file__).with_name("inside.py")
 _START_S = 60.0
 
@@ -129,7 +131,11 @@ class SaltLink:
         assert process.stdout is not None
         with process.stdout as lines:
             for line in lines:
-                self._take(json.loads(line), greeting)
+                try:
+                    self._take(json.loads(line), greeting)
+                except Exception as error:  # noqa: BLE001  a minion's word, or a hint, must not end the line
+                    # The line itself may have a key in it.
+                    _log.warning("what Salt's process says cannot be used: %s", error)
         process.wait()  # whoever asks next sees that it is dead
         assert process.stdin is not None
         with contextlib.suppress(OSError):

@@ -19,17 +19,17 @@ _TEMPLATE = re.compile(r"; (line \d+)$", re.MULTILINE)
 _RENDERED = re.compile(r'in "<unicode string>", (line \d+)')
 
 
-def state_run(node: str, answer: object) -> StateRun:
-    """Of a full return of `state.apply`; None, and whatever is no return, is silence."""
+def state_run(node: str, answer: object, *, test: bool) -> StateRun:
+    """Of a full return of `state.apply`, or of a trial of it; None, and whatever is no return, is silence."""
     if not isinstance(answer, dict) or answer.get("out") == "no_return":
         return StateRun(node, answered=False, problem=_SILENT)
     states = answer.get("ret")
     changed = []
     for key, state in states.items() if isinstance(states, dict) else ():
-        # None is what a state says in a test run that would change something.
+        # None is what a state says where it was tried only, and would change something.
         if isinstance(state, dict) and (state.get("result") is None or state.get("changes")):
             changed.append((str(state.get("__id__", key)), str(state.get("comment", ""))))
-    problem = problem_in(states)
+    problem = problem_in(states, test=test)
     if not problem and answer.get("retcode") not in (0, None):
         problem = f"it ended with status {answer['retcode']}"
     return StateRun(node, True, problem or "", tuple(changed))
@@ -45,22 +45,34 @@ def look(node: str, answer: object) -> StateRun | None:
     return None
 
 
-def problem_in(answer: object) -> str | None:
+def problem_in(answer: object, *, test: bool = False) -> str | None:
     """Return why a minion's answer to `state.apply` is no success; None if it is one.
 
     A list is what a state file that does not render gives; a text is what Salt gives for no answer;
-    and an empty answer means that nothing was done.
+    and an empty answer means that nothing was done. `test`: it was asked what it would do.
     """
     if isinstance(answer, list):
         return "; ".join(rendering_error(str(error)) for error in answer)[:500]
     if not isinstance(answer, dict) or not answer:
         return f"it answered {str(answer)[:200]!r} instead of states"
     failed = [
-        f"{state.get('__id__', key)}: {state.get('comment', '')}"
+        f"{_told(state, '__id__', key)}: {_told(state, 'comment', '')}"
         for key, state in answer.items()
-        if not isinstance(state, dict) or state.get("result") is False
+        if not _holds(state, test)
     ]
     return "; ".join(failed)[:500] or None
+
+
+def _holds(state: object, test: bool) -> bool:
+    """Return True if the state is done. One that was only tried says None, which is enough in a trial."""
+    if not isinstance(state, dict):
+        return False
+    result = state.get("result", False)
+    return result is True or (test and result is None)
+
+
+def _told(state: object, key: str, otherwise: object) -> object:
+    return state.get(key, otherwise) if isinstance(state, dict) else otherwise
 
 
 def rendering_error(text: str, folders: Sequence[str] = ()) -> str:
@@ -71,7 +83,7 @@ def rendering_error(text: str, folders: Sequence[str] = ()) -> str:
     _, preface, told = text.rpartition(_PREFACE)
     of_pillar = "the pillar: " if preface else ""
     told = _SLS.sub(lambda found: f"{_file(found[1], folders)}: ", told.strip(), count=1)
-    first, *rest = (line.strip() for line in told.splitlines())
+    first, *rest = [line.strip() for line in told.splitlines()] or ["an error without a word"]
     places = [f"{name} line {line}" for name, line in _INCLUDED.findall(told)]
     places += _TEMPLATE.findall(told) if not _TEMPLATE.search(first) else []
     if lines := _RENDERED.findall(told):
