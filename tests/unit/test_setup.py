@@ -375,6 +375,22 @@ def test_what_a_file_that_was_left_includes_stays(tmp_path: Path, edited: bool) 
     assert [line.partition(":")[0] for line in told] == [f"{conf} stays", f"{ours} stays"] * edited
 
 
+@pytest.mark.parametrize(
+    "line",
+    ["Include ours.conf  # virtual nodes", "Include ours.con\\\nf", "Include sites.conf", "Include gone.conf"],
+)
+def test_however_it_is_included_by_then_it_stays(tmp_path: Path, line: str) -> None:
+    """An admin has written something behind the Include since, or has put it into a file of his own."""
+    conf, ours, record = tmp_path / "conf", tmp_path / "ours.conf", UndoRecord(tmp_path / "record")
+    conf.write_text("old\n")
+    record.carry_out([WriteFile(ours, b"ours", ME, conf), WriteFile(conf, b"old\nInclude ours.conf\n", ME)])
+    conf.write_text(f"old\n{line}\n")
+    (tmp_path / "sites.conf").write_text("Include ours.conf\n")
+    assert any(told.startswith(f"{ours} stays: ") for told in record.would_undo())
+    record.undo()
+    assert ours.exists()
+
+
 def test_a_link_that_root_has_made_stays_a_link(tmp_path: Path) -> None:
     """What it leads to is written, and taken back."""
     behind, link, record = tmp_path / "behind", tmp_path / "link", UndoRecord(tmp_path / "record")

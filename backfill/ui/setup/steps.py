@@ -8,7 +8,6 @@ import hashlib
 import json
 import os
 import pwd
-import re
 import shlex
 import subprocess
 from collections.abc import Callable, Sequence
@@ -17,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from backfill.drivers.slurm.conf.files import replace_file, sync_directory
+from backfill.drivers.slurm.conf.site import SiteError, read_site
 
 _TIMEOUT_S = 300.0
 _SECRETS = frozenset({".key"})
@@ -277,7 +277,8 @@ def _take_back(entry: Entry, run: Run, folder: Path) -> str | None:
     owner = Owner(**entry["owner"]) if entry["owner"] is not None else None
     if entry["folder"]:
         return _take_back_folder(path, owner)
-    if entry.get("part_of") and _includes(_read(Path(entry["part_of"])), path.name):
+    part_of = Path(entry["part_of"]) if entry.get("part_of") else None
+    if part_of and _includes(part_of, _read(part_of), path):
         return _included(path, entry)
     was = base64.b64decode(entry["before"]) if entry["before"] is not None else None
     told = _take_back_file(path, was, owner, entry["ours"])
@@ -299,7 +300,7 @@ def _shown_back(entry: Entry, then: dict[Path, bytes | None]) -> str:
             return MakeFolder(path, owner).shown() if path.is_dir() else ""
         return f"remove {path}, if it is empty then" if path.is_dir() else ""
     part_of = Path(entry["part_of"]) if entry.get("part_of") else None
-    if part_of and _includes(then.get(part_of, _read(part_of)), path.name):
+    if part_of and _includes(part_of, then.get(part_of, _read(part_of)), path):
         return _included(path, entry)
     was = base64.b64decode(entry["before"]) if entry["before"] is not None else None
     now = _read(path)
@@ -322,9 +323,14 @@ def _changed(path: Path, now: bytes | None, was: bytes | None, ours: Sequence[st
     return f"{path} stays: somebody has changed it since"
 
 
-def _includes(content: bytes | None, name: str) -> bool:
-    text = (content or b"").decode("utf-8", "surrogateescape")
-    return re.search(rf"^\s*Include\s+\S*{re.escape(name)}\s*$", text, re.I | re.M) is not None
+def _includes(conf: Path, content: bytes | None, path: Path) -> bool:
+    """Return True if `conf` with this content includes the file, itself or by another file, as Slurm reads it."""
+    if content is None:
+        return False
+    try:
+        return read_site(conf, path, content.decode("utf-8", "surrogateescape")).include is not None
+    except SiteError:
+        return True  # twice, or nobody can tell
 
 
 def _take_back_folder(path: Path, owner: Owner | None) -> str | None:
