@@ -14,6 +14,7 @@ from backfill.config import ConfigError, load
 from backfill.core.model.visible import visible
 from backfill.drivers.slurm.commands import SlurmTools
 from backfill.drivers.slurm.conf.dry import dry_start
+from backfill.drivers.slurm.conf.files import read_or_empty
 from backfill.drivers.slurm.conf.managed import EMPTY, render
 from backfill.drivers.slurm.conf.site import SiteError, UnreadableSiteError, read_site
 from backfill.drivers.slurm.driver import SlurmManager
@@ -164,6 +165,9 @@ def _set_up(args: argparse.Namespace, record: UndoRecord) -> int:
     if not args.yes and not _confirmed():
         say("nothing was changed")
         return NO
+    if other := _changed_since(found, places, record, edited):
+        say(f"nothing was changed: somebody has changed {other} meanwhile; say `backfill setup` again")
+        return NO
     done = _carry_out(record, wanted, wishes, places, now if now != SELECT else "")
     others = found.settings.controllers[1:]
     if done == OK and others:
@@ -247,6 +251,15 @@ def _confirmed() -> bool:
         say("nobody is there to confirm the plan; say --yes")
         return False
     return _answer("Carry it out? [y/N] ").casefold() in ("y", "yes")
+
+
+def _changed_since(found: Survey, places: Places, record: UndoRecord, edited: Collection[Path]) -> str:
+    """Return the first file that is not as it was looked at: a person may take hours for an answer."""
+    read = {places.conf: found.texts["slurm.conf"]}
+    read |= {places.conf.with_name(name): text for name, text in found.texts.items() if name != "slurm.conf"}
+    changed = [path for path, text in read.items() if read_or_empty(path) != text]
+    changed += [path for path in (places.images, places.policy) if record.edited(path) and path not in edited]
+    return str(changed[0]) if changed else ""
 
 
 def _check(found: Survey, wishes: Wishes, places: Places) -> None:
