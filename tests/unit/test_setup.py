@@ -377,7 +377,12 @@ def test_what_a_file_that_was_left_includes_stays(tmp_path: Path, edited: bool) 
 
 @pytest.mark.parametrize(
     "line",
-    ["Include ours.conf  # virtual nodes", "Include ours.con\\\nf", "Include sites.conf", "Include gone.conf"],
+    [
+        "Include ours.conf  # virtual nodes",
+        "Include ours.con\\\nf",
+        "Include sites.conf",
+        "Include gone.conf",
+    ],
 )
 def test_however_it_is_included_by_then_it_stays(tmp_path: Path, line: str) -> None:
     """An admin has written something behind the Include since, or has put it into a file of his own."""

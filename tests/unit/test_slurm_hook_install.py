@@ -306,14 +306,40 @@ def test_an_old_release_runs_the_sites_hook_after_ours(cluster: ConfCluster) -> 
 
 
 def test_a_pattern_of_hooks_is_run_in_order_until_one_fails(cluster: ConfCluster) -> None:
-    """As Slurm itself does with a pattern."""
+    """As Slurm itself does with a pattern: the last name first."""
     for name in ("p1", "p2"):
         site_hook(cluster, name)
     cluster.conf.write_text(f"Prolog={cluster.directory}/p?\n{SITE}")
     hooks(cluster).install(plan(cluster, "host"), OLD, dry=False)
-    assert runs(cluster.directory / "hooks/prolog").returncode == 7
-    assert (cluster.directory / "p1.out").exists()
-    assert not (cluster.directory / "p2.out").exists()
+    for first, *others in (("p2", "p1"), ("p1",)):
+        assert runs(cluster.directory / "hooks/prolog").returncode == 7
+        assert (cluster.directory / f"{first}.out").exists()
+        assert not any((cluster.directory / f"{name}.out").exists() for name in others)
+        (cluster.directory / first).unlink()
+    assert runs(cluster.directory / "hooks/prolog").returncode == 127  # nothing matches: Slurm fails, too
+
+
+@pytest.mark.parametrize("version", [OLD, NEW])
+@pytest.mark.parametrize("theirs", ["hooks/prolog", "linked", "link[e]d"])
+def test_a_line_of_the_site_that_names_our_program_is_refused(
+    cluster: ConfCluster, version: SlurmVersion, theirs: str
+) -> None:
+    """It would run itself for ever, or twice."""
+    hooks(cluster).install(plan(cluster, "host"), version, dry=False)
+    (cluster.directory / "linked").symlink_to(cluster.directory / "hooks/prolog")
+    cluster.conf.write_text(f"Prolog={cluster.directory}/{theirs}\n{SITE}")
+    before = cluster.managed.read_bytes(), (cluster.directory / "hooks/prolog").read_bytes()
+    with pytest.raises(RefusedError, match="line 1: Prolog names a hook of backfill's"):
+        hooks(cluster).install(plan(cluster, "host"), version, dry=False)
+    assert (cluster.managed.read_bytes(), (cluster.directory / "hooks/prolog").read_bytes()) == before
+
+
+def test_so_is_one_that_somebody_has_written_beforehand(cluster: ConfCluster) -> None:
+    """There is no such program yet."""
+    cluster.conf.write_text(f"EpilogSlurmctld={cluster.directory}/hooks/epilog_slurmctld\n{SITE}")
+    with pytest.raises(RefusedError, match="line 1: EpilogSlurmctld names a hook of backfill's"):
+        hooks(cluster).install(plan(cluster), OLD, dry=False)
+    assert not (cluster.directory / "hooks").exists()
 
 
 def test_a_new_release_calls_the_sites_hook_itself(cluster: ConfCluster) -> None:

@@ -324,7 +324,7 @@ def _changed(path: Path, now: bytes | None, was: bytes | None, ours: Sequence[st
 
 
 def _includes(conf: Path, content: bytes | None, path: Path) -> bool:
-    """Return True if `conf` with this content includes the file, itself or by another file, as Slurm reads it."""
+    """Return True if Slurm reads the file by way of `conf`, were this its content."""
     if content is None:
         return False
     try:

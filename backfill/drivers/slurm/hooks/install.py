@@ -29,6 +29,16 @@ CHECK_MARK = b"backfill-check: "
 _ARRIVAL, POWER, _RECORD = "arrival", "power", "installed.json"
 # What Slurm calls to power CLOUD nodes up and down: nothing depends on it, the daemon just looks.
 _POWER_TEXT = "#!/bin/sh\nSLURM_SCRIPT_CONTEXT=arrival exec {program}\n"
+# slurmd puts what a pattern matches in front of what it has (prep_script_slurmd.c, list_push), and stops
+# at the first that fails; it gives no words.
+_PATTERN_TEXT = """#!/bin/sh
+# The site's own hooks, in the order in which Slurm would run them: the last name first.
+run() {{
+  if [ $# -gt 1 ]; then (shift; run "$@") || exit $?; fi
+  "$1" || exit $?
+}}
+run {pattern}
+"""
 # From here on each line adds a program; before, the last line takes the place of the others.
 _MANY_PROGRAMS = (24, 5)
 _WITH_EXTRA = (23, 11)  # sbatch --extra
@@ -205,6 +215,7 @@ class Hooks:
     def _build(self, plan: HookPlan, site: Site, version: SlurmVersion) -> tuple[tuple[str, str], ...]:
         """Write the programs; the settings that name them."""
         pairs, theirs = [], {}
+        self._refuse_own(site, [key for key, _ in _KEYS[plan.place]])
         if not self._directory.exists():
             self._directory.mkdir(parents=True)
             self._directory.chmod(0o755)  # whatever our umask: SlurmUser has to be let in
@@ -225,6 +236,16 @@ class Hooks:
         (self._directory / _RECORD).chmod(0o644)  # the daemon's user reads it, too
         return tuple(pairs)
 
+    def _refuse_own(self, site: Site, keys: Sequence[str]) -> None:
+        """Raise RefusedError where a line of the site calls a hook of ours, which would call itself."""
+        own = {self._directory / name for name in _NAMES}
+        lines = [(line, key, value) for key in keys for line, value in site.values(key)]
+        for line, what, value in lines:
+            named = map(Path, glob.glob(value) if glob.has_magic(value) else [value])
+            if found := next((path for path in named if path in own or is_hook(path)), None):
+                told = f"{what} names a hook of backfill's, {found}"
+                raise RefusedError(line.place, told, "take that out of the line")
+
     def _rules(self, plan: HookPlan, version: SlurmVersion) -> SubmitRules:
         """Return the plan's, with what only Slurm can tell."""
         machines = plan.machines
@@ -241,11 +262,7 @@ class Hooks:
         if "'" in theirs or " " in theirs:
             raise HookError(f"the site's hook {theirs!r}: use a pattern of plain characters")
         script = self._directory / f"{name}.site"
-        text = (
-            "#!/bin/sh\n# The site's own hooks, in the order in which Slurm would run them.\n"
-            f'for program in {theirs}; do\n  "$program" "$@" || exit $?\ndone\n'
-        )
-        replace_file(script, text)
+        replace_file(script, _PATTERN_TEXT.format(pattern=theirs))
         script.chmod(0o755)
         return str(script)
 
