@@ -71,7 +71,7 @@ def refuses(asked: CondorPool, kind: type[DriverError], said: str) -> None:
 def test_what_waits_and_what_has_ended(tmp_path: Path, tokens: Path) -> None:
     """The oldest run comes first."""
     asked = pool(
-        tokens, answering(tmp_path, {"idle": 3, "runs": [RUN, EARLIER], "answered": 1, "silent": {}})
+        tokens, answering(tmp_path, {"idle": 3, "runs": [RUN, EARLIER], "answered": ["ap"], "silent": {}})
     )
     seen = asked.observe()
     asked.close()
@@ -92,7 +92,7 @@ def test_a_run_whose_times_cannot_be_is_left_out(
         {**RUN, "id": "ap#7.0#1", "ended_s": float("nan")},
         {**RUN, "id": "ap#6.0#1", "worked_s": 10**12},
     ]
-    answer = {"idle": 3, "runs": [*odd, RUN], "answered": 1, "silent": {}}
+    answer = {"idle": 3, "runs": [*odd, RUN], "answered": ["ap"], "silent": {}}
     asked = pool(tokens, answering(tmp_path, answer))
     for _ in range(2):
         assert [run.id for run in asked.observe().runs] == ["ap#1.0#1"]
@@ -131,14 +131,17 @@ def test_a_python_without_the_bindings_is_named(tmp_path: Path, tokens: Path) ->
 
 # HTCondor's bindings, whose access points behave as they are called.
 _BINDINGS = """
-import os, signal
+import json, os, signal
+from pathlib import Path
+
+LISTED = Path({listed!r})
 
 class AdType:
     Schedd = 1
 
 class Collector:
     def query(self, kind, projection):
-        return [{{"Name": name}} for name in {names!r}]
+        return [{{"Name": name}} for name in json.loads(LISTED.read_text())]
 
 class Schedd:
     def __init__(self, place):
@@ -152,6 +155,9 @@ class Schedd:
         return [{{"ClusterId": 1}}] * min(3, limit)
 
     def jobEpochHistory(self, constraint, projection, match):
+        if self.name == "records":
+            import classad2
+            return [classad2.ClassAd(text) for text in LISTED.with_name("records").read_text().splitlines()]
         while self.name.startswith("hangs"):
             signal.pause()
         runs = float("inf") if self.name == "endless" else 1
@@ -165,8 +171,8 @@ def version():
 
 def with_bindings(tmp_path: Path, names: list[str]) -> str:
     """An interpreter with bindings for a pool of these access points; it runs what it is given."""
-    (tmp_path / "htcondor2.py").write_text(_BINDINGS.format(names=names))
-    (tmp_path / "classad2.py").write_text("def ExprTree(text):\n    return text\n")
+    (tmp_path / "htcondor2.py").write_text(_BINDINGS.format(listed=str(tmp_path / "listed")))
+    (tmp_path / "listed").write_text(json.dumps(names))
     body = f"sys.path.insert(0, {str(tmp_path)!r})\nimport runpy\n"
     return python(tmp_path, f"{body}runpy.run_path(sys.argv[1], run_name='__main__')")
 
@@ -185,8 +191,8 @@ def test_access_points_that_are_silent_do_not_silence_the_others(
     """However they are silent, and however many: the others have been heard, and the log names them once."""
     silent = ["ends", "hangs1", "hangs2", "refuses"]
     interpreter = with_bindings(tmp_path, ["ap1", *silent, "ap2"])
-    within_s = max(1.0, 8 * start_takes_s(pool(tokens, interpreter, within_s=60.0)))
-    asked = pool(tokens, interpreter, within_s=within_s)
+    within_s = max(1.0, 8 * start_takes_s(pool(tokens, interpreter, within_s=60.0, constraint="true")))
+    asked = pool(tokens, interpreter, within_s=within_s, constraint="true")
     assert asked.reads_constraint()  # the interpreter has started
     for _ in range(2):
         seen = asked.observe()
@@ -203,6 +209,122 @@ def test_a_number_that_is_no_number_does_not_silence_an_access_point(tmp_path: P
     seen = asked.observe()
     asked.close()
     assert ([run.id for run in seen.runs], list(seen.silent)) == (["endless#1.0#0"], [])
+
+
+# What is there in each record of a payload in a pilot.
+_NAMED = "ClusterId = 1; ProcId = 0; MachineAttrSlurmJob0 = 7; JobMaxRetries = 5"
+_RETRIES = "OnExitRemove = NumJobCompletions > JobMaxRetries || ExitCode =?= 0"
+
+
+def runs_in(tmp_path: Path, tokens: Path, *records: str) -> list[tuple[str, float, bool]]:
+    """What an access point with these records of runs, the latest first as it has them, tells of them."""
+    (tmp_path / "records").write_text("\n".join(f"[{record}]" for record in records))
+    asked = pool(tokens, with_bindings(tmp_path, ["records"]), within_s=60.0)
+    seen = asked.observe()
+    asked.close()
+    assert list(seen.silent) == []
+    return [(run.id, run.worked_s, run.done) for run in seen.runs]
+
+
+def test_a_run_that_ended_by_itself_does_not_complete_the_next(tmp_path: Path, tokens: Path) -> None:
+    """A payload with retries: it failed, then its pilot was evicted, then it was done. It is done once."""
+    failed = (
+        f"{_NAMED}; NumShadowStarts = 1; NumJobCompletions = 1; ExitCode = 1; {_RETRIES}; "
+        "JobCurrentStartDate = 100; JobCurrentStartExecutingDate = 110; EpochWriteDate = 120"
+    )
+    evicted = (
+        f"{_NAMED}; NumShadowStarts = 2; NumJobCompletions = 1; ExitCode = 1; {_RETRIES}; "
+        "JobCurrentStartDate = 200; JobCurrentStartExecutingDate = 210; LastVacateTime = 250; "
+        "EpochWriteDate = 250"
+    )
+    done = (
+        f"{_NAMED}; NumShadowStarts = 3; NumJobCompletions = 2; ExitCode = 0; {_RETRIES}; "
+        "JobCurrentStartDate = 300; JobCurrentStartExecutingDate = 310; LastVacateTime = 250; "
+        "EpochWriteDate = 400"
+    )
+    expected = [("records#1.0#1", 10.0, False), ("records#1.0#2", 40.0, False), ("records#1.0#3", 90.0, True)]
+    assert runs_in(tmp_path, tokens, done, evicted, failed) == expected
+    # Of a long history only the latest is told.
+    assert runs_in(tmp_path, tokens, evicted) == expected[1:2]
+    assert runs_in(tmp_path, tokens, done) == expected[2:]
+
+
+def test_a_run_that_never_began_to_work_has_not_worked(tmp_path: Path, tokens: Path) -> None:
+    """Its record has the date at which the run before it began, or none."""
+    first = f"{_NAMED}; NumShadowStarts = 1; JobCurrentStartDate = 100; EpochWriteDate = 130"
+    worked = (
+        f"{_NAMED}; NumShadowStarts = 2; JobCurrentStartDate = 200; JobCurrentStartExecutingDate = 210; "
+        "EpochWriteDate = 250"
+    )
+    never = (
+        f"{_NAMED}; NumShadowStarts = 3; JobCurrentStartDate = 9000; JobCurrentStartExecutingDate = 210; "
+        "EpochWriteDate = 9005"
+    )
+    assert runs_in(tmp_path, tokens, never, worked, first) == [
+        ("records#1.0#1", 0.0, False),
+        ("records#1.0#2", 40.0, False),
+        ("records#1.0#3", 0.0, False),
+    ]
+
+
+def test_a_record_that_names_no_payload_does_not_silence_an_access_point(
+    tmp_path: Path, tokens: Path
+) -> None:
+    """One that was cut off as its disk was full, for example: the other runs are told."""
+    whole = f"{_NAMED}; NumShadowStarts = 1; NumJobCompletions = 1; EpochWriteDate = 130"
+    cut = "ClusterId = 1; ProcId = undefined; NumShadowStarts = 2"
+    odd = 'ClusterId = "1"; ProcId = 0; NumShadowStarts = 3'
+    assert runs_in(tmp_path, tokens, odd, cut, whole) == [("records#1.0#1", 0.0, True)]
+
+
+@pytest.mark.parametrize(
+    ("said", "pilot"),
+    [
+        ('"7"', "7"),
+        ("7", "7"),
+        ("undefined", ""),
+        ("error", ""),
+        ("true", ""),
+        ('"$SLURM_JOB_ID"', ""),
+        ('""', ""),
+    ],
+)
+def test_a_run_on_a_machine_that_names_no_job_was_in_no_pilot(
+    tmp_path: Path, tokens: Path, said: str, pilot: str
+) -> None:
+    """The access point then notes undefined, which is 2 in HTCondor's bindings: not our job 2."""
+    record = f"ClusterId = 1; ProcId = 0; NumShadowStarts = 1; NumJobCompletions = {said}; {{}} = {said}"
+    (tmp_path / "records").write_text(f"[{record.format('MachineAttrSlurmJob0')}]")
+    asked = pool(tokens, with_bindings(tmp_path, ["records"]), within_s=60.0)
+    seen = asked.observe()
+    asked.close()
+    assert [(run.pilot, run.done) for run in seen.runs] == [(pilot, said == "7")]
+
+
+def test_a_collector_that_knows_no_access_point_says_nothing_of_payloads(
+    tmp_path: Path, tokens: Path
+) -> None:
+    """It has just been started, for example: that is no sign that nothing waits."""
+    told = "its collector knows no access point; see that a condor_schedd reports to condor.collector"
+    refuses(pool(tokens, with_bindings(tmp_path, []), within_s=60.0), UnreachableError, told)
+
+
+def test_an_access_point_that_the_collector_has_lost_is_silent_for_a_while(
+    tmp_path: Path, tokens: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What waits there is not known; one that does not come back is none of the pool."""
+    caplog.set_level("INFO")
+    asked = pool(tokens, with_bindings(tmp_path, ["ap1", "ap2"]), within_s=60.0)
+    assert (asked.observe().idle, list(asked.observe().silent)) == (6, [])
+    (tmp_path / "listed").write_text('["ap2"]')
+    for _ in range(2):
+        seen = asked.observe()
+        assert (seen.idle, list(seen.silent)) == (3, ["ap1"])
+    assert caplog.text.count("access point ap1 does not answer (the collector no longer knows it)") == 1
+    monkeypatch.setattr("backfill.drivers.condor.pool._LOST_S", 0.0)
+    assert list(asked.observe().silent) == []
+    assert "answers again" not in caplog.text
+    asked.close()
 
 
 def test_no_more_payloads_are_counted_than_were_asked_for(tmp_path: Path, tokens: Path) -> None:

@@ -46,6 +46,12 @@ def none_answers(config: CondorConfig, silent: Mapping[str, str]) -> DriverError
     return look_at_tokens(config.tokens).problem or UnreachableError(SUBJECT, silent_told(silent), remedy)
 
 
+def none_known() -> UnreachableError:
+    """Return the error for a pool whose collector answers, and knows no queue of payloads."""
+    remedy = "see that a condor_schedd reports to condor.collector"
+    return UnreachableError(SUBJECT, "its collector knows no access point", remedy)
+
+
 def silent_told(silent: Mapping[str, str]) -> str:
     """Say which access points do not answer, and what HTCondor says of each."""
     return ", ".join(f"access point {name} does not answer ({said})" for name, said in sorted(silent.items()))

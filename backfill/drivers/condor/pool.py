@@ -5,12 +5,12 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from backfill.drivers.child import Child
-from backfill.drivers.condor.diagnosis import SUBJECT, explain, none_answers, silent_told
+from backfill.drivers.condor.diagnosis import SUBJECT, explain, none_answers, none_known, silent_told
 from backfill.drivers.condor.settings import CondorConfig
 from backfill.ports.errors import BadOutputError
 from backfill.ports.pools import PayloadRun, PoolObservation
@@ -21,6 +21,10 @@ _SCRIPT = Path(__file__).with_name("pool_child.py")
 _ACCESS_POINTS = 0.7
 # So far ahead the clock of an access point may be. A later time, or one before 1970, is no time of a run.
 _AHEAD_S = 86400.0
+# A collector that was started again knows its access points after minutes; of one that has gone it knows
+# as long (CLASSAD_LIFETIME).
+_LOST_S = 900.0
+_LOST = "the collector no longer knows it"
 
 
 class CondorPool:
@@ -30,6 +34,7 @@ class CondorPool:
         self._config = config
         self._child = Child([config.python, str(_SCRIPT)], _environment(config), SUBJECT, config.within_s)
         self._silent: frozenset[str] = frozenset()
+        self._listed: dict[str, float] = {}  # access points, by when the collector last knew them
         self._left_out = False
 
     def observe(self) -> PoolObservation:
@@ -47,23 +52,31 @@ class CondorPool:
             raise explain(config, str(answer["error"].get("said"))[:300].rstrip(". "))
         try:
             runs = [_run(told) for told in answer["runs"]]
-            idle, answered = int(answer["idle"]), int(answer["answered"])
+            idle, answered = int(answer["idle"]), [str(name) for name in answer["answered"]]
             silent = {str(name): str(said)[:300].rstrip(". ") for name, said in answer["silent"].items()}
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise BadOutputError(SUBJECT, f"cannot read its answer: {error!r}") from error
-        if silent and not answered:
-            raise none_answers(config, silent)
-        self._tell(silent)
+        silent = self._lost([*answered, *silent]) | silent
+        if not answered:
+            raise none_answers(config, silent) if silent else none_known()
+        self._tell(silent, answered)
         runs = self._likely(runs, began_s)
         runs.sort(key=lambda run: (run.ended_s, run.id))
         return PoolObservation(began_s, idle, runs, tuple(sorted(silent)))
 
-    def _tell(self, silent: Mapping[str, str]) -> None:
+    def _lost(self, listed: Iterable[str]) -> dict[str, str]:
+        """Return access points that the collector knew a while ago, and does not know now."""
+        now_s = time.monotonic()
+        self._listed |= dict.fromkeys(listed, now_s)
+        self._listed = {name: at_s for name, at_s in self._listed.items() if now_s - at_s <= _LOST_S}
+        return {name: _LOST for name, at_s in self._listed.items() if at_s < now_s}
+
+    def _tell(self, silent: Mapping[str, str], answered: Iterable[str]) -> None:
         """Let the log say once of each that it has fallen silent, and that it answers again."""
         fresh = {name: said for name, said in silent.items() if name not in self._silent}
         if fresh:
             _LOG.warning("%s; what waits and ends there is not known", silent_told(fresh))
-        for name in sorted(self._silent.difference(silent)):
+        for name in sorted(self._silent.intersection(answered)):
             _LOG.info("access point %s answers again", name)
         self._silent = frozenset(silent)
 

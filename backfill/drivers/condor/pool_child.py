@@ -3,7 +3,7 @@
 This file is run, never imported, and imports nothing of ours: HTCondor's library may hang in a call,
 or end the process. Its interpreter may be another. How the pool is reached stands in the environment
 (_CONDOR_*). A request is {"call": "observe", "constraint": ..., "most": ..., "runs": ..., "within_s": ...};
-the answer is {"idle": ..., "runs": [...], "answered": ..., "silent": {...}}, or {"error": {"said": ...}}.
+the answer is {"idle": ..., "runs": [...], "answered": [...], "silent": {...}}, or {"error": {"said": ...}}.
 With {"call": "parse", "constraint": ...} it is {"parsed": true or false}, and no pool is asked. The first
 line says which bindings these are.
 """
@@ -17,7 +17,7 @@ import multiprocessing
 import os
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from multiprocessing.connection import Connection
 from multiprocessing.context import ForkProcess
 from typing import Any
@@ -40,7 +40,14 @@ RUN = (
     "JobCurrentStartDate",
     "JobCurrentStartExecutingDate",
     "EpochWriteDate",
+    "LastVacateTime",
     PILOT,
+    # Whether a payload that has ended by itself is tried again, and what that mostly depends on.
+    "OnExitRemove",
+    "ExitCode",
+    "ExitBySignal",
+    "JobMaxRetries",
+    "JobSuccessExitCode",
 )
 
 
@@ -54,7 +61,7 @@ def places(htcondor: Any) -> list[Any]:
 def observe(htcondor: Any, asked: dict[str, Any]) -> dict[str, Any]:
     """Tell what waits, up to `most`, and the latest runs, up to `runs` of each access point.
 
-    `answered` is how many access points have; `silent` has what was said of each of the others.
+    `answered` names the access points that have; `silent` has what was said of each of the others.
     """
     began_s = time.monotonic()
     found = places(htcondor)
@@ -66,7 +73,7 @@ def observe(htcondor: Any, asked: dict[str, Any]) -> dict[str, Any]:
     return {
         "idle": min(asked["most"], sum(answer["idle"] for answer in known)),
         "runs": [one for answer in known for one in answer["runs"]],
-        "answered": len(known),
+        "answered": [name for name, answer in answers.items() if "silent" not in answer],
         "silent": {name: answer["silent"] for name, answer in answers.items() if "silent" in answer},
     }
 
@@ -103,8 +110,8 @@ def ask_one(htcondor: Any, place: Any, asked: dict[str, Any]) -> dict[str, Any]:
     constraint = f"{WAITING} && ({own})" if own else WAITING
     schedd = htcondor.Schedd(place)
     idle = len(schedd.query(constraint=constraint, projection=["ClusterId"], limit=asked["most"]))
-    runs = [run(ad, str(place.get("Name"))) for ad in ended(schedd, asked["runs"])]
-    return {"idle": idle, "runs": runs}
+    runs = told(ended(schedd, asked["runs"]), str(place.get("Name")))
+    return {"idle": idle, "runs": list(runs)}
 
 
 def heard(process: ForkProcess, answers: Connection, until_s: float) -> dict[str, Any]:
@@ -128,25 +135,49 @@ def ended(schedd: Any, most: int) -> Iterator[Any]:
         yield from schedd.jobEpochHistory("true", projection=list(RUN), match=most)
 
 
-def run(ad: Any, access_point: str) -> dict[str, Any]:
-    """One run; `pilot` is empty of one that was elsewhere. Only the last run of a payload completes it."""
-    ended_s = number(ad, "EpochWriteDate")
-    began_s = number(ad, "JobCurrentStartExecutingDate") or number(ad, "JobCurrentStartDate") or ended_s
-    pilot, host = ad.get(PILOT), ad.get("RemoteHost")
+def told(ads: Iterable[Any], access_point: str) -> Iterator[dict[str, Any]]:
+    """Yield runs. What has no payload's number, as a record that was cut off, is none."""
+    named = [ad for ad in ads if all(type(ad.get(name)) is int for name in ("ClusterId", "ProcId"))]
+    before: dict[tuple[int, int], int] = {}
+    for ad in sorted(named, key=lambda ad: number(ad, "NumShadowStarts")):
+        payload = (ad["ClusterId"], ad["ProcId"])
+        exits = number(ad, "NumJobCompletions")
+        yield run(ad, access_point, exits > before.get(payload, 0))
+        before[payload] = exits
+
+
+def run(ad: Any, access_point: str, exited: bool) -> dict[str, Any]:
+    """One run; `pilot` is empty of one that was elsewhere. `exited`: the payload ended by itself once more.
+
+    The dates in a record, but for that of its writing, may be those of an earlier run.
+    """
+    ended_s, started_s = number(ad, "EpochWriteDate"), number(ad, "JobCurrentStartDate")
+    began_s = number(ad, "JobCurrentStartExecutingDate")
+    worked = began_s > 0 and began_s >= started_s
+    evicted = 0 < started_s <= number(ad, "LastVacateTime")
+    pilot, host = str(ad.get(PILOT)), ad.get("RemoteHost")
     return {
         "id": f"{access_point}#{ad['ClusterId']}.{ad['ProcId']}#{number(ad, 'NumShadowStarts')}",
-        "pilot": str(pilot) if isinstance(pilot, str | int) else "",
+        "pilot": pilot if type(ad.get(PILOT)) in (int, str) and pilot.isdecimal() else "",
         "host": host.rpartition("@")[2] if isinstance(host, str) else "",
         "ended_s": ended_s,
-        "worked_s": max(0, ended_s - began_s),
-        "done": number(ad, "NumJobCompletions") > 0,
+        "worked_s": max(0, ended_s - began_s) if worked else 0,
+        "done": exited and not evicted and not retried(ad),
     }
 
 
+def retried(ad: Any) -> bool:
+    """Return True if a payload that has ended by itself is tried again, as far as its record tells."""
+    try:
+        return ad.eval("OnExitRemove") is False
+    except Exception:  # noqa: BLE001 - each generation of the bindings has an error of its own
+        return False
+
+
 def number(ad: Any, name: str) -> int:
-    """Read a whole number; 0 where the record does not have it."""
+    """Read a whole number; 0 where the record does not have it. The bindings' undefined is an int as well."""
     value = ad.get(name)
-    return int(value) if isinstance(value, int | float) and math.isfinite(value) else 0
+    return int(value) if type(value) in (int, float) and math.isfinite(value) else 0
 
 
 def bindings() -> Any:
