@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import time
 from collections.abc import Callable
@@ -342,6 +343,34 @@ def test_so_is_one_that_somebody_has_written_beforehand(cluster: ConfCluster) ->
     assert not (cluster.directory / "hooks").exists()
 
 
+@pytest.mark.parametrize("power_first", [True, False])
+def test_slurm_user_is_let_in_whatever_our_umask(cluster: ConfCluster, power_first: bool) -> None:
+    """Root's is 077 in many places; a hook that slurmctld cannot start fails every job of the site."""
+    home = cluster.directory / "local/lib/hooks"
+    ours = Hooks(cluster.transactions, home)
+    before = os.umask(0o077)
+    try:
+        if power_first:
+            ours.build_power(plan(cluster))
+        ours.install(plan(cluster), OLD, dry=False)
+    finally:
+        os.umask(before)
+    for place in (home, home.parent, home.parent.parent, home / "prolog_slurmctld", home / "arrival"):
+        assert place.stat().st_mode & 0o777 == 0o755
+
+
+def test_a_directory_that_slurm_user_may_not_enter_is_refused(cluster: ConfCluster) -> None:
+    """Somebody has closed it, or one above it: slurm.conf must not name what is in there."""
+    cluster.raw = {"SlurmUser": "nobody(65534)"}
+    if os.geteuid() != 0:  # nobody else can become SlurmUser
+        return
+    before = cluster.managed.read_bytes()
+    with pytest.raises(RefusedError, match=r"SlurmUser may not start .*prolog_slurmctld.*; open .*chmod o.x"):
+        hooks(cluster).install(plan(cluster), OLD, dry=False)  # pytest's directories are root's
+    assert cluster.managed.read_bytes() == before
+    assert not (cluster.directory / "hooks").exists()
+
+
 def test_a_new_release_calls_the_sites_hook_itself(cluster: ConfCluster) -> None:
     """Ours must not run it a second time."""
     cluster.conf.write_text(f"PrologSlurmctld={site_hook(cluster)}\n{SITE}")
@@ -382,9 +411,12 @@ def test_an_arrival_pokes_and_never_complains(tmp_path: Path, compiler: str | No
 @pytest.mark.parametrize(
     ("slurm_user", "uids"), [("slurm(64030)", "[0] = true, [64030] = true"), ("", "[0] = true")]
 )
-def test_the_script_knows_slurm_user(cluster: ConfCluster, slurm_user: str, uids: str) -> None:
+def test_the_script_knows_slurm_user(
+    cluster: ConfCluster, monkeypatch: pytest.MonkeyPatch, slurm_user: str, uids: str
+) -> None:
     """A daemon that runs as SlurmUser points jobs at their machines: slurmctld asks the script of it, too."""
     cluster.raw = {"SlurmUser": slurm_user}
+    monkeypatch.setattr(os, "geteuid", lambda: 1)  # nobody else can try whether he may start the programs
     asking = replace(plan(cluster), machines=MachineGate("own-vm"))
     hooks(cluster).install(asking, OLD, dry=False)
     script = (cluster.conf.parent / "job_submit.lua").read_text()

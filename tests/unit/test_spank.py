@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import subprocess
 import tarfile
 from collections.abc import Mapping
@@ -29,14 +31,16 @@ def home(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def spank(home: Path, shown: str = "  --vm-per-node=number", release: str = "22.05.8") -> Spank:
+def spank(
+    home: Path, shown: str = "  --vm-per-node=number", release: str = "22.05.8", at: str = "spank"
+) -> Spank:
     """The plugin of a machine whose sbatch shows this in its help once it is included."""
     tools, plugstack = home / "bin", home / "plugstack.conf"
     tools.mkdir(exist_ok=True)
     sbatch = tools / "sbatch"
     sbatch.write_text(_SBATCH.format(release=release, plugstack=plugstack, help=shown))
     sbatch.chmod(0o755)
-    return Spank(SlurmTools(bin_dir=tools), plugstack, home / "spank")
+    return Spank(SlurmTools(bin_dir=tools), plugstack, home / at)
 
 
 def files(home: Path) -> Mapping[str, bytes]:
@@ -181,6 +185,34 @@ def test_installed_and_removed_is_never(home: Path, sites: str | None) -> None:
         left = {name: data.removesuffix(b"\n") for name, data in left.items()}
     assert left == before
     assert not spank(home).status().installed
+
+
+def test_users_find_it_whatever_our_umask(home: Path) -> None:
+    before = os.umask(0o077)
+    try:
+        spank(home, at="new/lib/spank").install()
+    finally:
+        os.umask(before)
+    for place in (home / "new", home / "new/lib", home / "new/lib/spank"):
+        assert place.stat().st_mode & 0o777 == 0o755
+    assert (home / "plugstack.conf").stat().st_mode & 0o777 == 0o644
+
+
+@pytest.mark.parametrize("taken", [True, False])
+def test_a_link_and_a_mode_of_the_sites_stay(home: Path, taken: bool) -> None:
+    """plugstack.conf may be a link to a place that machines share, and closed to others."""
+    shared, link = home / "shared", home / "plugstack.conf"
+    shared.write_text("# the site's\n")
+    shared.chmod(0o640)
+    link.symlink_to("shared")
+    ours = spank(home, "  --vm-per-node=number" if taken else "nothing")
+    with contextlib.nullcontext() if taken else pytest.raises(RefusedError):
+        ours.install()
+    assert link.is_symlink()
+    assert shared.stat().st_mode & 0o777 == 0o640
+    assert (ours.include in shared.read_text()) is taken
+    ours.remove()
+    assert (link.is_symlink(), shared.read_text()) == (True, "# the site's\n")
 
 
 def test_what_slurm_does_not_take_is_put_back(home: Path) -> None:

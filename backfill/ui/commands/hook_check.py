@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import pwd
 import socket
 import subprocess
 import threading
@@ -17,7 +16,7 @@ from queue import SimpleQueue
 from backfill.config.model import Config, HookPlaceKind
 from backfill.core.model.cluster import SlurmSettings
 from backfill.core.model.visible import visible
-from backfill.drivers.slurm.hooks.install import CHECK_MARK, HookPlan, is_hook, programs
+from backfill.drivers.slurm.hooks.install import CHECK_MARK, HookPlan, groups_of, is_hook, programs
 from backfill.drivers.slurm.settings import slurm_uid
 from backfill.engine.connection_limiter import Refused, Trust, user_told
 from backfill.engine.listener import Listener
@@ -74,7 +73,7 @@ def _called(path: Path, plan: HookPlan, uid: int, by: str) -> tuple[str, str]:
     if not is_hook(path):
         return "", f"the hook {path} was built by an older backfill; {_AGAIN}"
     became = uid != os.getuid()
-    groups = _groups(uid) if became else []
+    groups = groups_of(uid) if became else []
     began_s = time.monotonic()
     try:
         done = subprocess.run(
@@ -117,15 +116,6 @@ def _remedy(said: str, plan: HookPlan) -> str:
     if "cannot reach" in said or "cannot ask" in said:
         return f"it was built for another place than {plan.endpoint}: {_AGAIN}"
     return "its log, and the daemon's, may tell more"
-
-
-def _groups(uid: int) -> list[int]:
-    """Those that a program of this user has when Slurm starts it, its own first."""
-    try:
-        user = pwd.getpwuid(uid)
-    except KeyError:
-        return [uid]
-    return list(dict.fromkeys([user.pw_gid, *os.getgrouplist(user.pw_name, user.pw_gid)]))
 
 
 @contextlib.contextmanager

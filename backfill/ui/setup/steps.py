@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from backfill.drivers.slurm.conf.files import replace_file, sync_directory
+from backfill.drivers.slurm.conf.files import behind, make_directory, replace_file, sync_directory
 from backfill.drivers.slurm.conf.site import SiteError, read_site
 
 _TIMEOUT_S = 300.0
@@ -73,7 +73,7 @@ class WriteFile:
 
     def do(self, run: Run) -> None:
         """Write it in one step that survives a power cut."""
-        replace_file(_behind(self.path), self.content)
+        replace_file(behind(self.path), self.content)
         self.owner.give(self.path)
 
 
@@ -92,7 +92,8 @@ class MakeFolder:
 
     def do(self, run: Run) -> None:
         """Make it."""
-        self.path.mkdir(parents=True, exist_ok=True)
+        make_directory(self.path.parent)
+        self.path.mkdir(exist_ok=True)
         self.owner.give(self.path)
         sync_directory(self.path.parent)
 
@@ -357,15 +358,10 @@ def _take_back_file(path: Path, was: bytes | None, owner: Owner | None, ours: Se
         sync_directory(path.parent)
         return None
     if now != was:
-        replace_file(_behind(path), was)
+        replace_file(behind(path), was)
     if owner is not None:
         owner.give(path)
     return None
-
-
-def _behind(path: Path) -> Path:
-    """Return where a link that root has made leads; any other one is not followed."""
-    return path.resolve() if path.is_symlink() and path.lstat().st_uid == 0 else path
 
 
 def _read(path: Path) -> bytes | None:

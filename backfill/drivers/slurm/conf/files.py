@@ -49,6 +49,20 @@ def replace_file(path: Path, text: str | bytes, like: Path | None = None) -> Non
     sync_directory(path.parent)
 
 
+def behind(path: Path) -> Path:
+    """Return where a link leads that root or this user has made; any other one is not followed."""
+    if path.is_symlink() and path.lstat().st_uid in (0, os.geteuid()):
+        return path.resolve()
+    return path
+
+
+def make_directory(path: Path) -> None:
+    """Make it and what is missing above it, open to all whatever our umask: others have to be let in."""
+    for place in reversed([p for p in (path, *path.parents) if not p.exists()]):
+        place.mkdir(exist_ok=True)
+        place.chmod(0o755)
+
+
 def remove_file(path: Path) -> None:
     """Remove it for good; gone already is fine."""
     path.unlink(missing_ok=True)

@@ -12,6 +12,8 @@ import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
+from backfill.drivers.slurm.conf.files import make_directory
+
 _SOURCES = Path(__file__).parent
 HOOK_SOURCE = _SOURCES / "hook.c"
 _LONGEST_SOCKET_PATH = 107  # sun_path, with its final zero
@@ -53,7 +55,7 @@ def build_hook(
         "LOG_PATH": log_path,
         "NEXT": follows,
     }
-    dest.parent.mkdir(parents=True, exist_ok=True)
+    make_directory(dest.parent)
     with tempfile.TemporaryDirectory(dir=dest.parent, prefix=".hook-") as scratch:
         made = Path(scratch, "hook")
         if not _compile(compiler, made, values):

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import glob
 import json
+import os
+import pwd
+import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from backfill.core.model.cluster import SlurmVersion
-from backfill.drivers.slurm.conf.files import read_or_empty, remove_file, replace_file
+from backfill.drivers.slurm.conf.files import make_directory, read_or_empty, remove_file, replace_file
 from backfill.drivers.slurm.conf.managed import CLOUD_SECTION, Managed
 from backfill.drivers.slurm.conf.site import Site
 from backfill.drivers.slurm.conf.transaction import ApplyOutcome, RolledBackError, Transactions
@@ -100,6 +103,22 @@ def is_hook(path: Path) -> bool:
         return False
 
 
+def groups_of(uid: int) -> list[int]:
+    """Return those that a program of this user has when Slurm starts it, its own first."""
+    try:
+        user = pwd.getpwuid(uid)
+    except KeyError:
+        return [uid]
+    return list(dict.fromkeys([user.pw_gid, *os.getgrouplist(user.pw_name, user.pw_gid)]))
+
+
+def _may_start(program: Path, uid: int) -> bool:
+    """Return True if this user may start the program; only root can find out."""
+    groups = groups_of(uid)
+    words = ["/usr/bin/test", "-x", str(program)]
+    return not subprocess.run(words, user=uid, group=groups[0], extra_groups=groups, check=False).returncode
+
+
 class Hooks:
     """Installs and removes; every call can be repeated, and a crash in between is made good."""
 
@@ -120,6 +139,7 @@ class Hooks:
         except (HookError, OSError) as error:
             raise RefusedError(str(plan.directory), f"the hooks cannot be built: {error}") from error
         try:
+            self._see_that_it_starts(plan)
             if plan.scripted:
                 self._script.install(self._rules(plan, version))
             return self._transactions.apply(lambda now: now.with_section(SECTION, pairs), dry=dry)
@@ -216,9 +236,7 @@ class Hooks:
         """Write the programs; the settings that name them."""
         pairs, theirs = [], {}
         self._refuse_own(site, [key for key, _ in _KEYS[plan.place]])
-        if not self._directory.exists():
-            self._directory.mkdir(parents=True)
-            self._directory.chmod(0o755)  # whatever our umask: SlurmUser has to be let in
+        make_directory(self._directory)
         for key, name in _KEYS[plan.place]:
             theirs[key] = site.value(key)
             follows = "" if version.major >= _MANY_PROGRAMS else self._runner(name, theirs[key])
@@ -235,6 +253,14 @@ class Hooks:
         replace_file(self._directory / _RECORD, json.dumps(theirs, indent=1) + "\n")
         (self._directory / _RECORD).chmod(0o644)  # the daemon's user reads it, too
         return tuple(pairs)
+
+    def _see_that_it_starts(self, plan: HookPlan) -> None:
+        """Raise RefusedError where SlurmUser may not start the programs: no job would start any more."""
+        uid = slurm_uid(self._transactions.slurm.settings()) if plan.place == "slurmctld" else None
+        program = self._directory / _NAMES[0]
+        if uid and os.geteuid() == 0 and not _may_start(program, uid):
+            remedy = "open the directories above it to that user (chmod o+x)"
+            raise RefusedError(str(plan.directory), f"SlurmUser may not start {program}", remedy)
 
     def _refuse_own(self, site: Site, keys: Sequence[str]) -> None:
         """Raise RefusedError where a line of the site calls a hook of ours, which would call itself."""

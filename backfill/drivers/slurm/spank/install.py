@@ -19,7 +19,7 @@ from pathlib import Path
 
 from backfill.core.model.cluster import SlurmVersion
 from backfill.drivers.slurm.commands import SlurmTools
-from backfill.drivers.slurm.conf.files import read_or_empty, remove_file, replace_file
+from backfill.drivers.slurm.conf.files import behind, make_directory, read_or_empty, remove_file, replace_file
 from backfill.drivers.slurm.spank.build import SpankError, build_plugin, release_of
 from backfill.ports.errors import BadOutputError, DriverError, RefusedError
 
@@ -71,7 +71,7 @@ class Spank:
 
     def __init__(self, tools: SlurmTools, plugstack: Path, directory: Path = DIRECTORY) -> None:
         self._tools = tools
-        self._plugstack = plugstack
+        self._plugstack = behind(plugstack)
         self._directory = directory
 
     @property
@@ -90,6 +90,7 @@ class Spank:
             after = before if self.include in before.split("\n") else self._with_include(before, there)
             if after != before:
                 replace_file(self._plugstack, after)
+            if not there:
                 self._plugstack.chmod(0o644)
             complaint = self._complaint()
             if complaint:
@@ -166,7 +167,7 @@ class Spank:
         return (self._directory / LINES, self._directory / PLUGIN)
 
     def _write(self, directory: Path, release: SlurmVersion) -> None:
-        directory.mkdir(parents=True, exist_ok=True)
+        make_directory(directory)
         directory.chmod(0o755)  # whatever our umask: every user's sbatch reads it
         try:
             build_plugin(directory / PLUGIN, release)
