@@ -7,10 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from backfill.core.model.cluster import Node, NodeBase
 from backfill.drivers.slurm.conf.files import read_or_empty
 from backfill.drivers.slurm.conf.managed import named_in, parse
+from backfill.drivers.slurm.conf.transaction import RolledBackError
 from backfill.ports.errors import RefusedError
-from tests.unit.conf_cluster import ConfCluster, with_node
+from tests.unit.conf_cluster import ConfCluster, CrashError, with_node, without_nodes
 
 
 @pytest.fixture
@@ -74,3 +76,69 @@ def test_force_says_that_the_hooks_went_with_the_file(cluster: ConfCluster) -> N
     cluster.managed.write_text(cluster.managed.read_text() + "# by hand\n")
     done = cluster.transactions.apply(with_node("vn2"), dry=False, force=True)
     assert done.notes == ("the hooks stood in the replaced file; run `backfill slurm hooks install`",)
+
+
+def test_a_link_that_root_has_made_stays_a_link(cluster: ConfCluster) -> None:
+    """Two controllers may share the file so."""
+    shared = cluster.directory / "shared.conf"
+    cluster.managed.rename(shared)
+    cluster.managed.symlink_to(shared)
+    cluster.transactions.apply(with_node("vn2"), dry=False)
+    assert cluster.managed.is_symlink()
+    cluster.transactions.note_states(lambda m: m.only_nodes(m.nodes[:1]))
+    assert cluster.managed.is_symlink()
+    assert set(parse(shared.read_text()).names()) == {"vn1"}
+
+
+def test_an_edit_during_the_trial_is_not_written_over(cluster: ConfCluster) -> None:
+    """From the first look to the writing seconds may pass, and no copy would have that edit."""
+    theirs = cluster.managed.read_text() + "NodeName=kurt\n"
+    cluster.at["note"] = lambda: cluster.managed.write_text(theirs)
+    with pytest.raises(RefusedError, match="somebody else has changed it in this moment"):
+        cluster.transactions.apply(with_node("vn2"), dry=False)
+    assert cluster.managed.read_text() == theirs
+    assert not cluster.transactions.unfinished()
+
+
+def test_a_full_disk_does_not_keep_the_new_text_in_its_place(cluster: ConfCluster) -> None:
+    """The note about the way back cannot be written; what Slurm does not take is taken back all the same."""
+    before = cluster.managed.read_text()
+
+    def lost_and_full() -> None:
+        cluster.gone.add("bm2")
+        (cluster.directory / "state/.unfinished.json.backfill-new").mkdir(exist_ok=True)
+
+    cluster.at["look"] = lost_and_full
+    with pytest.raises(RolledBackError, match="node bm2 is gone"):
+        cluster.transactions.apply(with_node("vn2"), dry=False)
+    assert cluster.managed.read_text() == before
+
+
+def test_a_node_that_has_got_a_job_meanwhile_keeps_its_line(cluster: ConfCluster) -> None:
+    """A change is cut off that takes it out, and Slurm has not read it: to go on would end the job."""
+    before = cluster.managed.read_text()
+    cluster.crash_at = "reload"
+    with pytest.raises(CrashError):
+        cluster.transactions.apply(without_nodes, dry=False)
+    cluster.states["vn1"] = Node("vn1", NodeBase.ALLOCATED)
+    cluster.runs("7", "vn1")
+    reloads = cluster.reloads()
+    assert "was taken back: vn1: job 7 holds it" in cluster.transactions.recover()
+    assert (cluster.managed.read_text(), cluster.reloads()) == (before, reloads)
+    assert cluster.transactions.recover() == ""
+
+
+def test_a_job_on_a_new_node_outweighs_what_else_went_wrong(cluster: ConfCluster) -> None:
+    """A CLOUD node takes jobs as soon as Slurm knows it; another node's failure must not end them."""
+
+    def comes_and_goes() -> None:
+        cluster.states |= {"vn2": Node("vn2", NodeBase.ALLOCATED), "bm2": Node("bm2", NodeBase.DOWN)}
+        cluster.runs("7", "vn2")
+
+    cluster.at["look"] = comes_and_goes
+    with pytest.raises(
+        RolledBackError, match=r"it stays although node bm2 went DOWN .*: vn2: job 7 holds it"
+    ):
+        cluster.transactions.apply(with_node("vn2"), dry=False)
+    assert names(cluster) == {"vn1", "vn2"}
+    assert (cluster.reloads(), cluster.transactions.unfinished()) == (2, False)

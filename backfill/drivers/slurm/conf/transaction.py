@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -12,7 +13,7 @@ from backfill.core.model.cluster import SlurmSettings
 from backfill.drivers.slurm.commands import SlurmTools
 from backfill.drivers.slurm.conf import rules
 from backfill.drivers.slurm.conf.dry import dry_start
-from backfill.drivers.slurm.conf.files import Backups, locked, read_or_empty, replace_file
+from backfill.drivers.slurm.conf.files import Backups, behind, locked, read_or_empty, replace_file
 from backfill.drivers.slurm.conf.health import Illness, SlurmHealth, await_health
 from backfill.drivers.slurm.conf.managed import (
     EMPTY,
@@ -34,7 +35,10 @@ Change = Callable[[Managed], Managed]
 
 
 class RolledBackError(DriverError):
-    """The change was written and taken back; Slurm runs with what it had before."""
+    """The change was written, and Slurm did not take it well.
+
+    It was taken back, and Slurm runs with what it had before, unless a job has come to one of its nodes.
+    """
 
     retry = False
 
@@ -139,7 +143,7 @@ class Transactions:
         if site.include is not None or read_or_empty(self.place.managed):
             return None
         with locked(self.place.state_dir / "lock"):
-            replace_file(self.place.managed, render(EMPTY), like=self.place.conf)
+            self._write(render(EMPTY))
         return rules.missing_include(site, self.place.managed)
 
     def note_states(self, change: Change) -> None:
@@ -149,7 +153,7 @@ class Transactions:
             text = read_or_empty(self.place.managed)
             new = render(change(self._parsed(text)))
             if new != text and text:
-                replace_file(self.place.managed, new, like=self.place.conf)
+                self._write(new)
 
     def rollback(self, to: Path | None = None, *, dry: bool = True) -> ApplyOutcome:
         """Go back to a dated copy, the newest one if none is named, by the same careful way."""
@@ -202,6 +206,9 @@ class Transactions:
         note = Note(text or render(EMPTY), fresh, restart, SlurmHealth.of(seen, leaving), _names(new))
         self.at("note")
         self._note().write(note)
+        if read_or_empty(managed) != text:
+            self._note().clear()
+            raise RefusedError(str(managed), "somebody else has changed it in this moment", "apply again")
         self._forward(note)
         diff = difference(text, fresh, self.place.name)
         how = "restart" if restart else "reconfigure"
@@ -217,14 +224,37 @@ class Transactions:
     def _forward(self, note: Note) -> None:
         """Write, reload, look; on trouble go back and say why."""
         self.at("write")
-        replace_file(self.place.managed, note.new, like=self.place.conf)
+        self._write(note.new)
         problem = self._reload(note.restart) or self._unhealthy(note, note.expected)
         if problem:
+            self._leave_in_use(note, problem)
             back = note.turned(problem.what)
-            self._note().write(back)
+            self._turn(back)
             self._back(back, dead=problem.silent)
         self.at("end")
         self._note().clear()
+
+    def _write(self, text: str) -> None:
+        """Put this text into the managed file, where a link of root's leads."""
+        replace_file(behind(self.place.managed), text, like=self.place.conf)
+
+    def _turn(self, back: Note) -> None:
+        """Note that it goes back: a disk without room for that must not keep the new text in its place."""
+        with contextlib.suppress(OSError):
+            self._note().write(back)
+
+    def _leave_in_use(self, note: Note, problem: Illness) -> None:
+        """Raise RolledBackError, with the change left as it is, where a job would end with a line of it."""
+        if problem.silent:
+            return
+        try:
+            busy = self._in_use(note, self.slurm.look())
+        except DriverError:
+            return
+        if busy is not None:
+            self._note().clear()
+            what = f"it stays although {problem.what}: {busy}"
+            raise RolledBackError(self.place.name, what, "see that all is well with Slurm")
 
     def _back(self, note: Note, *, dead: bool = False) -> NoReturn:
         """Write the old text, reload, look; raises RolledBackError in any case.
@@ -232,7 +262,7 @@ class Transactions:
         `dead`: slurmctld has just been waited for in vain.
         """
         self.at("write back")
-        replace_file(self.place.managed, note.old, like=self.place.conf)
+        self._write(note.old)
         restart = note.restart or (bool(self.reload.restart) and (dead or self._is_dead()))
         problem = self._reload(restart) or self._unhealthy(note, ())
         if problem:
@@ -311,6 +341,10 @@ class Transactions:
             self._wait(note, text, error)
         if busy := self._in_use(note, seen):
             return self._keep(note, text, busy)
+        if note.direction is Direction.FORWARD and (busy := _would_lose(note, seen)):
+            self._write(note.old)
+            self._note().clear()
+            return f"{self.place.name}: an interrupted change was taken back: {busy}"
         return self._finish(replace(note, picture=SlurmHealth.of(seen, _leaving(note))))
 
     def _finish(self, note: Note) -> str:
@@ -337,7 +371,7 @@ class Transactions:
     def _keep(self, note: Note, text: str, busy: BusyError) -> str:
         """Let the new text stay: Slurm has used it since, and would end a job if a line went."""
         if text != note.new:
-            replace_file(self.place.managed, note.new, like=self.place.conf)
+            self._write(note.new)
         self._note().clear()
         return f"{self.place.name}: an interrupted change was kept: {busy}"
 
@@ -350,8 +384,8 @@ class Transactions:
         if text == note.new:
             verdict = dry_start(self.slurm.commands, at.conf, at.managed, text, at.state_dir)
             if verdict.tried and verdict.problem:
-                self._note().write(note.turned(f"slurmctld does not take it: {verdict.problem}"))
-                replace_file(at.managed, note.old, like=at.conf)
+                self._turn(note.turned(f"slurmctld does not take it: {verdict.problem}"))
+                self._write(note.old)
         raise UnreachableError(
             at.name,
             f"an interrupted change to it cannot be finished until slurmctld answers: {silence}",
@@ -386,6 +420,15 @@ def _told(sentence: str) -> tuple[str, ...]:
 def _leaving(note: Note) -> frozenset[str]:
     """Return the nodes whose line goes on purpose."""
     return named_in(note.old) - named_in(note.new)
+
+
+def _would_lose(note: Note, seen: ClusterObservation) -> BusyError | None:
+    """Return why the new text must not be read: a node that it lacks takes jobs."""
+    try:
+        rules.check(EMPTY, EMPTY, seen, _leaving(note) & seen.nodes.keys())
+    except BusyError as busy:
+        return busy
+    return None
 
 
 def _names(managed: Managed) -> tuple[str, ...]:
