@@ -8,11 +8,14 @@ from pathlib import Path
 import pytest
 
 from backfill.core.model.cluster import Node, NodeBase
+from backfill.drivers.slurm.conf import transaction
+from backfill.drivers.slurm.conf.dry import DryVerdict
 from backfill.drivers.slurm.conf.files import read_or_empty
 from backfill.drivers.slurm.conf.managed import named_in, parse
+from backfill.drivers.slurm.conf.nodes import Lines
 from backfill.drivers.slurm.conf.transaction import RolledBackError
 from backfill.ports.errors import RefusedError
-from tests.unit.conf_cluster import ConfCluster, CrashError, with_node, without_nodes
+from tests.unit.conf_cluster import ConfCluster, CrashError, line, with_node, without_nodes
 
 
 @pytest.fixture
@@ -142,3 +145,25 @@ def test_a_job_on_a_new_node_outweighs_what_else_went_wrong(cluster: ConfCluster
         cluster.transactions.apply(with_node("vn2"), dry=False)
     assert names(cluster) == {"vn1", "vn2"}
     assert (cluster.reloads(), cluster.transactions.unfinished()) == (2, False)
+
+
+@pytest.mark.parametrize("name", ["slurm.conf", "gres.conf"])
+def test_a_site_that_is_being_edited_is_tried_before_the_daemon_adds_a_line(
+    cluster: ConfCluster, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """slurmctld may not have read it yet, and could end at our reload by somebody's half-written line."""
+    verdicts: list[DryVerdict] = []
+    monkeypatch.setattr(transaction, "dry_start", lambda *_: verdicts.pop(0))
+    lines = Lines(cluster.transactions)
+    lines.want(line("vn2"))
+    path = cluster.conf.with_name(name)
+    path.write_text((path.read_text() if path.exists() else "") + "Half=wri\n")
+    verdicts.append(DryVerdict(True, "Half is no word"))
+    reloads = cluster.reloads()
+    with pytest.raises(RefusedError, match="slurmctld does not take it: Half is no word"):
+        lines.want(line("vn3"))
+    assert (names(cluster), cluster.reloads()) == ({"vn1", "vn2"}, reloads)
+    verdicts.append(DryVerdict(True))
+    lines.want(line("vn3"))
+    lines.want(line("vn4"))  # Slurm has read it by now
+    assert (names(cluster), verdicts) == ({"vn1", "vn2", "vn3", "vn4"}, [])

@@ -36,8 +36,10 @@ class Lines:
         self._together.want(line, self._add)
 
     def _add(self, lines: Sequence[NodeLine]) -> Ends:
-        # A line that is made from a checked specification needs no dry start.
-        self.transactions.apply(lambda managed: managed.with_nodes(*lines), dry=False)
+        # A line that is made from a checked specification needs no dry start. But what the site has
+        # changed meanwhile slurmctld would read with it, and could end.
+        new = self.transactions.is_site_new()
+        self.transactions.apply(lambda managed: managed.with_nodes(*lines), dry=new)
         return {}
 
     def set_state(self, names: Sequence[str], state: LineState) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -26,7 +27,7 @@ from backfill.drivers.slurm.conf.managed import (
     salvage,
 )
 from backfill.drivers.slurm.conf.reload import Reload
-from backfill.drivers.slurm.conf.site import Site, SiteError, UnreadableSiteError, read_site
+from backfill.drivers.slurm.conf.site import Site, SiteError, UnreadableSiteError, inlined, read_site
 from backfill.drivers.slurm.conf.undo import Direction, Note, NoteFile
 from backfill.ports.errors import BusyError, DriverError, RefusedError, UnreachableError, UnreadableError
 from backfill.ports.workload import ClusterObservation
@@ -120,6 +121,14 @@ class Transactions:
     def unfinished(self) -> bool:
         """Return True if a change was begun that has not ended: slurmctld may have read either text."""
         return self._note().read() is not None
+
+    def is_site_new(self) -> bool:
+        """Return True if Slurm may not have read the site's files as they are: then a trial is due.
+
+        False also where no change of ours has gone well yet.
+        """
+        known = read_or_empty(self._site_file())
+        return bool(known) and known != self._site_sum()
 
     # --- changing ------------------------------------------------------------------------------
 
@@ -223,6 +232,7 @@ class Transactions:
 
     def _forward(self, note: Note) -> None:
         """Write, reload, look; on trouble go back and say why."""
+        site = self._site_sum()
         self.at("write")
         self._write(note.new)
         problem = self._reload(note.restart) or self._unhealthy(note, note.expected)
@@ -232,6 +242,8 @@ class Transactions:
             self._turn(back)
             self._back(back, dead=problem.silent)
         self.at("end")
+        with contextlib.suppress(OSError):  # without it the next line is tried once more than need be
+            replace_file(self._site_file(), site)
         self._note().clear()
 
     def _write(self, text: str) -> None:
@@ -405,6 +417,21 @@ class Transactions:
                 str(error),
                 "see `backfill slurm diff`; `backfill slurm apply --force` replaces it and keeps a copy",
             ) from error
+
+    def _site_file(self) -> Path:
+        """Where the sum of the site's files stands with which a change has last gone well."""
+        return self.place.state_dir / "site.sha256"
+
+    def _site_sum(self) -> str:
+        """Return one sum of slurm.conf, with what it includes, and of the other files beside it."""
+        at = self.place
+        beside = [p for p in sorted(at.conf.parent.glob("*.conf")) if p not in (at.conf, at.managed)]
+        try:
+            parts = [inlined(at.conf, at.managed, "").encode("utf-8", "surrogateescape")]
+            parts += [part for path in beside for part in (path.name.encode(), path.read_bytes())]
+        except (SiteError, OSError):
+            return "not readable"
+        return hashlib.sha256(b"\0".join(parts)).hexdigest()
 
     def _backups(self) -> Backups:
         return Backups(self.place.state_dir / "backups", self.place.name)
