@@ -92,7 +92,7 @@ def test_files_can_be_tried_before_they_are_there(monkeypatch: pytest.MonkeyPatc
     assert (tmp_path / "cgroup.conf").read_text() == "old\n"
 
 
-@pytest.mark.parametrize("name", ["user-with-dash", "4711", "root", ""])
+@pytest.mark.parametrize("name", ["user-with-dash", "4711", "root", "", '"quoted"'])
 def test_it_belongs_to_whom_slurmctld_becomes(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, name: str
 ) -> None:
@@ -107,4 +107,4 @@ def test_it_belongs_to_whom_slurmctld_becomes(
     monkeypatch.setattr(pwd, "getpwnam", known)
     monkeypatch.setattr(pwd, "getpwuid", known)
     tried(monkeypatch, tmp_path, f"SlurmUser={name}\n" if name else "ClusterName=c\n")
-    assert asked == [int(name) if name.isdecimal() else name or "root"]
+    assert asked == [int(name) if name.isdecimal() else name.strip('"') or "root"]

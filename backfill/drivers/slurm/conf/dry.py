@@ -125,6 +125,6 @@ def _copy(conf: Path, managed: Path, text: str, instead: Mapping[str, str], plac
 
 def _slurm_user(whole: str) -> pwd.struct_passwd:
     """Find the user that slurmctld becomes; KeyError where this machine has no such user."""
-    found = re.findall(r"^\s*SlurmUser\s*=\s*(\S+)", whole, re.IGNORECASE | re.MULTILINE)
+    found = re.findall(r"^\s*SlurmUser\s*=\s*\"?([^\s\"]+)", whole, re.IGNORECASE | re.MULTILINE)
     name = found[-1] if found else "root"
     return pwd.getpwuid(int(name)) if name.isdecimal() else pwd.getpwnam(name)
