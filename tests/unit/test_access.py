@@ -13,7 +13,7 @@ from typing import Any
 import httpx
 import jwt
 import pytest
-from cryptography.hazmat.primitives.asymmetric import rsa
+from cryptography.hazmat.primitives.asymmetric import ec, rsa
 
 from backfill.config import ConfigError, load
 from backfill.core.policies.access import People, Role, Roles
@@ -74,6 +74,7 @@ def test_a_token_of_slurms_names_its_user(key: Path) -> None:
         (lambda: token()[:-4] + "AAAA", "not signed with this cluster's key"),
         (lambda: "nonsense", "it cannot be read"),
         (lambda: "x" * 10_000, "it is too long"),
+        (lambda: "\ud800", "it cannot be read"),
     ],
 )
 def test_a_token_that_is_not_to_be_believed_is_refused(bad: Callable[[], str], why: str, key: Path) -> None:
@@ -119,6 +120,24 @@ def test_public_keys_are_no_secret_to_sign_with(tmp_path: Path, key: Path) -> No
                 tokens.read(forged)
 
 
+@pytest.mark.parametrize("algorithm", ["ES256", "ES384", "RS256"])
+def test_a_key_of_another_kind_than_the_token_asks_for_is_not_tried(algorithm: str, tmp_path: Path) -> None:
+    """Anybody can write an algorithm into a token's head: a refusal like any other."""
+    private = rsa.generate_private_key(public_exponent=65537, key_size=2048)
+    curve = ec.generate_private_key(ec.SECP256R1())
+    public = json.loads(jwt.algorithms.RSAAlgorithm.to_jwk(private.public_key()))
+    point = json.loads(jwt.algorithms.ECAlgorithm.to_jwk(curve.public_key()))
+    jwks = tmp_path / "jwks.json"
+    jwks.write_text(json.dumps({"keys": [{**public, "kid": "rsa"}, {**point, "kid": "ec"}]}))
+    tokens, body = SlurmTokens(None, jwks), {"exp": int(time.time()) + 60, "sun": "bo"}
+    assert tokens.read(jwt.encode(body, private, "RS512", {"kid": "rsa"})).user == "bo"
+    assert tokens.read(jwt.encode(body, curve, "ES256", {"kid": "ec"})).user == "bo"
+    head = {"alg": algorithm, "kid": "ec" if algorithm == "RS256" else "rsa"}
+    words = [base64.urlsafe_b64encode(json.dumps(part).encode()).decode().rstrip("=") for part in (head, body)]
+    with pytest.raises(RefusedError, match=f"its algorithm '{algorithm}' is not that of its key"):
+        tokens.read(".".join([*words, "AAAA"]))
+
+
 def test_a_key_that_changes_is_read_again(key: Path) -> None:
     tokens = SlurmTokens(key, None)
     key.write_bytes(KEY[::-1])
@@ -139,9 +158,13 @@ def test_a_key_that_cannot_be_used_is_told(tmp_path: Path, key: Path) -> None:
             path.chmod(mode)
         with pytest.raises(RefusedError, match=why):
             SlurmTokens(path, None)
-    (tmp_path / "jwks").write_text("[]")
+    jwks = tmp_path / "jwks"
+    jwks.write_text("[]")
     with pytest.raises(RefusedError, match="it is no set of public keys"):
-        SlurmTokens(None, tmp_path / "jwks")
+        SlurmTokens(None, jwks)
+    jwks.chmod(0o646)  # everybody may read it, but who can write it signs for anybody
+    with pytest.raises(RefusedError, match="others on this machine can write these keys; chmod o-w"):
+        SlurmTokens(None, jwks)
 
 
 # --- roles ---------------------------------------------------------------------------------------

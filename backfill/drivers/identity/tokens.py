@@ -16,8 +16,9 @@ from backfill.ports.identity import TokenClaim
 # Clocks of machines differ by so much, and no more, seconds.
 _LEEWAY_S = 2
 _LONGEST_TOKEN = 8192
-_HASHED, _SIGNED = ("HS256",), ("RS256", "RS384", "RS512", "ES256", "ES384")
-_READABLE_BY_OTHERS = stat.S_IRWXO
+_HASHED = ("HS256",)
+# Algorithms of public keys, by the kind of the key (RFC 7518, 6.1).
+_SIGNED = {"RSA": ("RS256", "RS384", "RS512"), "EC": ("ES256", "ES384")}
 _REMEDY = "get one from `scontrol token`"
 
 
@@ -51,7 +52,7 @@ class SlurmTokens:
             ) from error
         except jwt.InvalidSignatureError as error:
             raise _refused("it is not signed with this cluster's key") from error
-        except jwt.PyJWTError as error:
+        except (jwt.PyJWTError, UnicodeError) as error:
             raise _refused(f"it cannot be read ({error})") from error
         user = found.get(self._claim)
         if not isinstance(user, str) or not user or len(user) > 256:
@@ -63,8 +64,8 @@ class SlurmTokens:
         algorithm = str(head.get("alg", ""))
         if algorithm in _HASHED and self._key is not None:
             key = self._secret(self._key)
-        elif algorithm in _SIGNED and self._jwks is not None:
-            key = self._public(self._jwks, str(head.get("kid", "")))
+        elif self._jwks is not None and any(algorithm in suiting for suiting in _SIGNED.values()):
+            key = self._public(self._jwks, str(head.get("kid", "")), algorithm)
         else:
             raise _refused(f"its algorithm '{algorithm[:20]}' is none of this cluster's")
         options: Any = {"require": ["exp"], "verify_aud": False}
@@ -73,9 +74,11 @@ class SlurmTokens:
         )
         return found
 
-    def _public(self, path: Path, name: str) -> Any:
+    def _public(self, path: Path, name: str, algorithm: str) -> Any:
         for known in self._keys(path).keys:
             if known.key_id == name or (not name and len(self._keys(path).keys) == 1):
+                if algorithm not in _SIGNED.get(known.key_type or "", ()):
+                    raise _refused(f"its algorithm '{algorithm}' is not that of its key")
                 return known.key
         raise _refused("it is signed with a key that this cluster does not have")
 
@@ -114,11 +117,17 @@ class SlurmTokens:
             raise RefusedError(
                 str(path), f"it cannot be read: {error.strerror}", "let the daemon's user read it"
             ) from error
-        if private and status.st_mode & _READABLE_BY_OTHERS:
+        if private and status.st_mode & stat.S_IRWXO:
             raise RefusedError(
                 str(path),
                 "others on this machine can read or write this key",
                 "chmod o-rwx it, and make a new one",
+            )
+        if status.st_mode & stat.S_IWOTH:
+            raise RefusedError(
+                str(path),
+                "others on this machine can write these keys",
+                "chmod o-w it, and look at whose keys are in it",
             )
         made = make(data)
         self._known[path] = (stamp, made)
