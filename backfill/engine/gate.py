@@ -26,10 +26,10 @@ Body = dict[str, object]
 
 # A session ends with its token, and after this at the latest.
 SESSION_S = 3600.0
-_MOST_SESSIONS = 512
+_MOST_SESSIONS, _MOST_OF_ONE = 512, 16
 # Refusals that the audit log takes in a minute from all; the further ones are counted.
 _REFUSALS_PER_MIN = 120
-# Acts of one user in a minute.
+# Acts and logins of one user in a minute.
 ACTS_PER_MIN = 60
 _MOST_USERS = 1024
 _MINUTE_S = 60.0
@@ -134,13 +134,17 @@ class Gatekeeper:
     # --- sessions --------------------------------------------------------------------------------
 
     def log_in(self, caller: Caller) -> Body:
-        """Begin a session for somebody who has shown a token."""
+        """Begin a session for somebody who has shown a token. Of very many of one user the oldest end."""
         if caller.how != "token":
             raise GateError("a session begins with a token; get one from `scontrol token`", "stranger")
+        self.count(caller)  # it takes no role, and each fills a line of the log
         name, csrf = secrets.token_urlsafe(32), secrets.token_urlsafe(32)
         until_s = min(caller.until_s, self._wall() + SESSION_S)
         with self._lock:
             self._sessions[_hashed(name)] = _Session(caller.user, csrf, until_s)
+            own = [key for key, session in self._sessions.items() if session.user == caller.user]
+            for key in own[:-_MOST_OF_ONE]:
+                del self._sessions[key]
             while len(self._sessions) > _MOST_SESSIONS:
                 self._sessions.popitem(last=False)
         self.done(caller, "login", {}, "ok")
@@ -156,10 +160,11 @@ class Gatekeeper:
         return "" if known is None else known.csrf
 
     def log_out(self, body: Body, caller: Caller) -> Body:
-        """End a session."""
+        """End a session, if there is one."""
         with self._lock:
-            self._sessions.pop(_session_hash(body), None)
-        self.done(caller, "logout", {}, "ok")
+            ended = self._sessions.pop(_session_hash(body), None)
+        if ended is not None:
+            self.done(caller, "logout", {}, "ok")
         return {}
 
     # --- what ------------------------------------------------------------------------------------

@@ -378,6 +378,17 @@ def test_what_cannot_be_written_down_is_not_done(daemon: LivingDaemon) -> None:
         daemon.audit.full = False
 
 
+def web_gate(wall: list[float]) -> tuple[Gatekeeper, AuditMemory]:
+    """A gate with the clock of `wall`, and its log."""
+    audit = AuditMemory()
+    return Gatekeeper(lambda: with_roles().access, NssDirectory(), audit, Names(), lambda: wall[0]), audit
+
+
+def relay(gate: Gatekeeper, user: str) -> Caller:
+    """Who somebody is whose token another process passes on."""
+    return gate.caller({"as": {"token": user}, "address": "10.0.0.9"}, 0, acts=False)
+
+
 def test_nobody_acts_without_end() -> None:
     """So many in a minute, each user by themselves."""
     now_s = 1000.0
@@ -390,6 +401,29 @@ def test_nobody_acts_without_end() -> None:
     gate.count(Caller(ADA, Role.ADMIN, "token"))
     now_s += 61.0
     gate.count(bo)
+
+
+def test_a_flood_of_logins_fills_no_log_and_ends_no_other_session() -> None:
+    """Whoever has a token may log in, also without a role: as often as they may act, and not without end."""
+    gate, audit = web_gate(wall := [WALL_S])
+    theirs = gate.log_in(relay(gate, ADA))
+    for _ in range(9):
+        for _ in range(ACTS_PER_MIN):
+            gate.log_in(relay(gate, DI))
+        with pytest.raises(GateError, match="acts in a minute are enough"):
+            gate.log_in(relay(gate, DI))
+        wall[0] += 61.0
+    assert gate.caller({"as": {"session": theirs["session"]}, "address": "10.0.0.1"}, 0, acts=False).user == ADA
+    assert len(audit.entries) == 1 + 9 * ACTS_PER_MIN
+
+
+def test_who_has_no_session_ends_none(web: httpx.Client, daemon: LivingDaemon) -> None:
+    """Nothing was done, so there is nothing to write down: it could be said without end."""
+    daemon.audit.entries.clear()
+    for _ in range(3):
+        assert web.delete("/api/v1/session", headers=bearer(DI)).status_code == 204
+        Client(str(daemon.socket)).ask("logout")
+    assert daemon.audit.entries == []
 
 
 def test_a_flood_of_refusals_does_not_fill_the_log() -> None:
