@@ -5,6 +5,8 @@ from __future__ import annotations
 import base64
 import hmac
 import json
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -453,6 +455,30 @@ def test_the_log_is_bounded_and_rotated(tmp_path: Path) -> None:
     assert lines == list(range(lines[0], 400))
     with pytest.raises(RefusedError, match="the audit log cannot be written"):
         AuditFiles(tmp_path / "no" / "audit.log")
+
+
+# Writes a line into the log of its argument where all files may be so long.
+_ON_A_FULL_DISK = """
+import resource, sys
+from pathlib import Path
+from backfill.drivers.identity.audit import AuditFiles
+log = AuditFiles(Path(sys.argv[1]))
+resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[2]), int(sys.argv[2])))
+log.write({"number": 2})
+"""
+
+
+def test_a_line_that_fits_in_part_is_not_left_there(tmp_path: Path) -> None:
+    """A disk that fills up takes the first half of a line without an error: then nothing was written down."""
+    path = tmp_path / "audit.log"
+    log = AuditFiles(path)
+    log.write({"number": 1})
+    room = str(path.stat().st_size + 5)
+    words = [sys.executable, "-c", _ON_A_FULL_DISK, str(path), room]
+    ended = subprocess.run(words, capture_output=True, text=True, check=False)
+    assert "the audit log cannot be written: No space left on device" in ended.stderr
+    log.write({"number": 3})
+    assert [json.loads(line)["number"] for line in path.read_text().splitlines()] == [1, 3]
 
 
 # --- TLS -----------------------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import threading
@@ -35,7 +36,7 @@ class AuditFiles:
                     file = -1
                     self._rotate()
                     file = self._open()
-                os.write(file, line)
+                _append(file, line)
             except OSError as error:
                 raise self._refused(error) from error
             finally:
@@ -58,3 +59,11 @@ class AuditFiles:
         return RefusedError(
             str(self.path), f"the audit log cannot be written: {error.strerror}", "see to its disk"
         )
+
+
+def _append(file: int, line: bytes) -> None:
+    """Write the whole line. OSError, and nothing of it is left, where the disk takes only a part."""
+    before = os.fstat(file).st_size
+    if os.write(file, line) < len(line):
+        os.ftruncate(file, before)
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
