@@ -173,6 +173,13 @@ def test_openmetrics_is_told_to_who_asks_for_it() -> None:
     assert text.endswith("# EOF\n")
 
 
+@pytest.mark.parametrize("accept", ["text/plain; version=abc; escaping=dots", "application/openmetrics-text;;=,"])
+def test_whoever_asks_for_what_makes_no_sense_gets_a_form_that_does(accept: str) -> None:
+    text, kind = exposition([Counts(Family("x", FamilyKind.COUNTER, "X.")).told()], accept)
+    assert kind.startswith(("text/plain; version=0.0.4", "application/openmetrics-text"))
+    assert "x_total 0.0\n" in text
+
+
 def node(name: str, phase: Phase, since_s: float = 10.0, **more: object) -> ManagedNode:
     return ManagedNode(name, "10.0.0.1/16", "h", 1, phase, since_s, 1.0, **more)  # type: ignore[arg-type]
 

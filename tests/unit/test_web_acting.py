@@ -83,6 +83,18 @@ def test_what_cannot_be_done_is_told(web: httpx.Client) -> None:
     assert web.post("/api/v1/retries", json={"subject": "vn1"}, headers=bearer(BO)).status_code == 409
 
 
+def test_a_reason_in_another_character_set_leaves_all_answers_readable(story: Story) -> None:
+    """As a terminal that does not write UTF-8 gives it: what it says is told to everybody ever after."""
+    client = Client(str(story.daemon.socket))
+    client.ask("evict", subject="bm2", reason=b"caf\xe9".decode("utf-8", "surrogateescape"))
+    paths = ["hosts", "events", "status", "plan", "timeline", "explain/bm2"]
+    found = {path: story.web.get(f"/api/v1/{path}", headers=bearer(CY)) for path in paths}
+    client.ask("evict", subject="bm2", on=False)
+    assert {path: reply.status_code for path, reply in found.items()} == dict.fromkeys(paths, 200)
+    (host,) = (one for one in found["hosts"].json()["hosts"] if one["name"] == "bm2")
+    assert host["closed"] == "caf\udce9"
+
+
 def test_an_order_with_the_same_key_is_done_once(story: Story) -> None:
     """The answer comes again; a key that was given with another order is refused."""
     first = story.web.post("/api/v1/fleets", json={"n": 1}, headers=bearer(BO, "k1"))

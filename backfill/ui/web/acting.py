@@ -7,7 +7,7 @@ from typing import Annotated
 
 from anyio import to_thread
 from fastapi import APIRouter, Header, Path
-from fastapi.responses import JSONResponse, Response
+from fastapi.responses import Response
 
 from backfill.config import check_text
 from backfill.engine.errands import MOST_TEXT
@@ -15,7 +15,7 @@ from backfill.ui.client import Answer, AskError
 from backfill.ui.parser import NO
 from backfill.ui.web import answers, orders
 from backfill.ui.web.asker import Asker, Asks
-from backfill.ui.web.replies import HEADERS, TROUBLE, Known, told, troubles
+from backfill.ui.web.replies import HEADERS, TROUBLE, AsciiJson, Known, told, troubles
 
 _REFUSED = troubles(_404="There is none.", _409="It cannot be done; the sentence says why.")
 api = APIRouter(prefix="/api/v1", tags=["acting"], responses=TROUBLE | _REFUSED)
@@ -170,6 +170,6 @@ async def _errand(
 
 def _taken(answer: Answer, follow: str) -> Response:
     path = f"/api/v1/{follow}"
-    return JSONResponse(
+    return AsciiJson(
         {"answer": dict(answer), "follow": path}, status_code=202, headers={**HEADERS, "Location": path}
     )

@@ -32,5 +32,8 @@ def exposition(families: Iterable[dict[str, Any]], accept: str = "") -> tuple[st
     """Return the text that suits an Accept header, and its content type."""
     registry = CollectorRegistry(auto_describe=False)
     registry.register(_Handed(families))
-    encode, content_type = choose_encoder(accept)
+    try:
+        encode, content_type = choose_encoder(accept)
+    except (TypeError, ValueError):  # it compares versions that may be no numbers
+        encode, content_type = choose_encoder("")
     return encode(registry).decode(), content_type

@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import Annotated
 
 from fastapi import APIRouter, Depends, Request
-from fastapi.responses import JSONResponse, PlainTextResponse, Response
+from fastapi.responses import PlainTextResponse, Response
 
 from backfill.ui.web import answers
 from backfill.ui.web.asker import gateway_of
 from backfill.ui.web.exposition import OPENMETRICS, exposition
 from backfill.ui.web.gateway import Gateway
-from backfill.ui.web.replies import HEADERS, MONITORING, Documented
+from backfill.ui.web.replies import HEADERS, MONITORING, AsciiJson, Documented
 
 Asked = Annotated[Gateway, Depends(gateway_of)]
 api = APIRouter(tags=["monitoring"], responses=MONITORING)
@@ -34,7 +34,7 @@ async def livez() -> Response:
 async def readyz(gateway: Asked) -> Response:
     """Tell whether the daemon answers, may act, and knows Slurm as it is now."""
     answer = await gateway.shared("ready", {}, "monitoring")
-    return JSONResponse(answer, 200 if answer["ready"] else 503, headers=HEADERS)
+    return AsciiJson(answer, 200 if answer["ready"] else 503, headers=HEADERS)
 
 
 @api.get("/metrics", response_class=Response, responses=_METRICS)

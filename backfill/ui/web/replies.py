@@ -47,6 +47,14 @@ _PASSING = ("now_s", "clock")
 _STATUS = {"stranger": 401, "forbidden": 403, "unknown": 404, "unreadable": 422, "often": 429, "busy": 503}
 
 
+class AsciiJson(JSONResponse):
+    """JSON of ASCII alone: what is no Unicode, such as a reason in another character set, can be sent too."""
+
+    def render(self, content: object) -> bytes:
+        """Write it without blanks."""
+        return json.dumps(content, allow_nan=False, separators=(",", ":")).encode()
+
+
 Known = Annotated[str, Header(alias="If-None-Match", max_length=1024)]
 
 
@@ -70,7 +78,7 @@ def told(answer: Answer, known: str = "", *, every_s: float = inf) -> Response:
     headers = {**HEADERS, "ETag": tag}
     if tag in (word.strip() for word in known.split(",")):
         return Response(status_code=304, headers=headers)
-    return JSONResponse(answer, headers=headers)
+    return AsciiJson(answer, headers=headers)
 
 
 _MORE = {401: {"WWW-Authenticate": "Bearer"}, 429: {"Retry-After": "10"}, 503: {"Retry-After": "1"}}
@@ -101,4 +109,4 @@ async def not_understood(_: Request, error: Exception) -> Response:
 
 def trouble(status: int, sentence: str, headers: dict[str, str] | None = None) -> Response:
     """Answer with an error: one sentence."""
-    return JSONResponse({"error": sentence}, status, headers={**HEADERS, **(headers or {})})
+    return AsciiJson({"error": sentence}, status, headers={**HEADERS, **(headers or {})})

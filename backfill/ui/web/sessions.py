@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from fastapi import APIRouter, Request
-from fastapi.responses import JSONResponse, Response
+from fastapi.responses import Response
 
 from backfill.ui.web import answers
 from backfill.ui.web.asker import COOKIE, Asks
-from backfill.ui.web.replies import HEADERS, TROUBLE
+from backfill.ui.web.replies import HEADERS, TROUBLE, AsciiJson
 
 api = APIRouter(prefix="/api/v1", tags=["session"], responses=TROUBLE)
 # With it comes the word for a session's acts.
@@ -17,14 +17,14 @@ _KEPT_NOWHERE = {**HEADERS, "Cache-Control": "no-store"}
 @api.get("/me", response_model=answers.MeAnswer)
 async def me(asker: Asks) -> Response:
     """Tell who asks, and what they may."""
-    return JSONResponse(await asker.ask("whoami"), headers=_KEPT_NOWHERE)
+    return AsciiJson(await asker.ask("whoami"), headers=_KEPT_NOWHERE)
 
 
 @api.post("/session", response_model=answers.SessionAnswer)
 async def begin(request: Request, asker: Asks) -> Response:
     """Begin a session by a token: a cookie that no script reads, and a word to be sent with each act."""
     answer = dict(await asker.ask("login"))
-    reply = JSONResponse(
+    reply = AsciiJson(
         {key: value for key, value in answer.items() if key != "session"}, headers=_KEPT_NOWHERE
     )
     reply.set_cookie(
