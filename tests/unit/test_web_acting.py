@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import socket
 from collections.abc import Iterator
@@ -10,12 +11,17 @@ from pathlib import Path
 
 import httpx
 import pytest
+from fastapi import Request
+from starlette.types import Message
 
 from backfill.core.model.lifecycle import Phase
 from backfill.engine.repeats import KEPT_S, Repeats
 from backfill.ui.cli import main
 from backfill.ui.client import AskError, Client
-from backfill.ui.web import answers
+from backfill.ui.web import answers, streaming
+from backfill.ui.web.app import make_app
+from backfill.ui.web.asker import Asker
+from backfill.ui.web.gateway import Gateway
 from tests.unit.living_daemon import LivingDaemon, living, parked
 from tests.unit.test_policy_reload import FILE, WRONG
 from tests.unit.web_service import ADA, BO, CY, DI, Names, asked, with_roles
@@ -223,6 +229,35 @@ def test_who_follows_leaves_room_for_other_questions(
         for _ in range(20):
             crowd.enter_context(socket.create_connection((story.web.base_url.host, story.web.base_url.port)))
         assert story.web.get("/livez").status_code == 200
+
+
+def test_who_comes_at_the_same_time_is_counted_too(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Each was let in before any of them followed: so many follow, and the others are told so."""
+    monkeypatch.setattr("backfill.ui.web.streaming._MOST_STREAMS", 2)
+    app = make_app(Gateway(str(tmp_path / "none")))
+    asker = Asker(app.state.gateway, {}, "10.0.0.9")
+    scope = {"type": "http", "app": app, "method": "GET", "headers": []}
+
+    async def follow() -> int:
+        never: asyncio.Future[dict[str, str]] = asyncio.Future()
+
+        async def receive() -> Message:
+            return await never  # the client stays
+
+        async def send(message: Message) -> None:
+            assert message["type"].startswith("http.response")
+
+        replies = [await streaming.stream(Request(scope), asker, after=1) for _ in range(5)]
+        tasks = [asyncio.ensure_future(reply(scope, receive, send)) for reply in replies]
+        ended, still = await asyncio.wait(tasks, timeout=30.0, return_when=asyncio.FIRST_COMPLETED)
+        for task in still:
+            task.cancel()
+        await asyncio.wait(tasks)
+        assert all(isinstance(task.exception(), AskError) for task in ended)
+        assert not app.state.streams.open
+        return len(still)
+
+    assert asyncio.run(follow()) == 2
 
 
 # --- the command line, from another machine --------------------------------------------------------

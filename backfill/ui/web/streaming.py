@@ -12,6 +12,7 @@ from typing import Annotated, Any, cast
 
 from fastapi import APIRouter, Header, Query, Request
 from fastapi.responses import Response, StreamingResponse
+from starlette.types import Receive, Scope, Send
 
 from backfill.ui.client import Answer, AskError
 from backfill.ui.parser import UNAVAILABLE
@@ -48,7 +49,8 @@ class Streams:
 
     @contextmanager
     def one_more(self, address: str) -> Iterator[None]:
-        """Count it as long as it follows."""
+        """Count it as long as it follows. AskError where it is one too many."""
+        self.need_room(address)  # anew: others may have come since it was let in
         network = network_of(address)
         self.open[network] += 1
         try:
@@ -70,17 +72,21 @@ async def stream(request: Request, asker: Asks, after: After = 0, last: Last = "
         now = await asker.shared("events", before=0, limit=1)
         begin = now["read_to"]
         place = LastRead.of(now["events"][-1]) if now["events"] else LastRead(begin)
-    return StreamingResponse(
-        _followed(asker, streams, place, begin),
-        media_type="text/event-stream",
-        headers={**HEADERS, "X-Accel-Buffering": "no"},
-    )
+    return _Following(streams, asker, place, begin)
 
 
-async def _followed(asker: Asker, streams: Streams, last: LastRead, after: int) -> AsyncIterator[str]:
-    with streams.one_more(asker.address):
-        async for text in _events(asker, last, after):
-            yield text
+class _Following(StreamingResponse):
+    """Events to one client, who counts from before the first byte until they have gone."""
+
+    def __init__(self, streams: Streams, asker: Asker, last: LastRead, after: int) -> None:
+        headers = {**HEADERS, "X-Accel-Buffering": "no"}
+        super().__init__(_events(asker, last, after), media_type="text/event-stream", headers=headers)
+        self._streams, self._address = streams, asker.address
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send them. AskError where one more is too many."""
+        with self._streams.one_more(self._address):
+            await super().__call__(scope, receive, send)
 
 
 async def _events(asker: Asker, last: LastRead, after: int) -> AsyncIterator[str]:
