@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections import deque
 from collections.abc import Callable, Generator
+from queue import Empty
 
 from backfill.engine.messages import Query
 
@@ -43,3 +45,39 @@ class Asked:
         while self._open and idle() and time.monotonic() < until_s:
             self.go_on()
         return bool(self._open)
+
+
+class PendingAnswer:
+    """What another thread waits for: its query is begun or given up, never both."""
+
+    def __init__(self, ask: Callable[[], object]) -> None:
+        """`ask`: as in a query."""
+        self._ask = ask
+        self._lock = threading.Lock()
+        self._begun = self._given_up = False
+        self.query = Query(self._begin, wanted=lambda: not self._given_up)
+
+    def within(self, patience_s: float) -> object:
+        """Return the answer; None: it was not begun, and nothing comes of it any more.
+
+        What was begun is waited for, as it may be an order; but an answer in slices is left off.
+        """
+        try:
+            return self.query.reply.get(timeout=patience_s)
+        except Empty:
+            return None if self._give_up() else self.query.reply.get()
+
+    def _begin(self) -> object:
+        with self._lock:
+            if self._given_up:
+                return None
+            self._begun = True
+        found = self._ask()
+        if isinstance(found, Generator):
+            self._begun = False
+        return found
+
+    def _give_up(self) -> bool:
+        with self._lock:
+            self._given_up = not self._begun
+            return self._given_up

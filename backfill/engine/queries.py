@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Generator, Iterable
 from dataclasses import asdict
 from functools import partial
-from queue import Empty
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from backfill.core.model.cluster import Job
@@ -22,6 +20,7 @@ from backfill.core.picture import barred, stale
 from backfill.core.policies.access import Role
 from backfill.core.reconcile.planner import plan
 from backfill.core.world import World
+from backfill.engine.asked import PendingAnswer
 from backfill.engine.checkpoint_desk import UnknownNameError
 from backfill.engine.checkpoint_order import CommandError
 from backfill.engine.commands import Body, Commands
@@ -31,7 +30,6 @@ from backfill.engine.fleet_answers import fleet_told, fleets_in_order, machines_
 from backfill.engine.gate import Caller, GateError, Gatekeeper, who
 from backfill.engine.gauges import gauges
 from backfill.engine.long_orders import LongOrders
-from backfill.engine.messages import Query
 from backfill.engine.mine import jobs_of
 from backfill.engine.narrate import clock_told, sentence
 from backfill.engine.privacy import Veil, never_seen
@@ -188,14 +186,10 @@ class Queries:
     def _in_the_daemon(self, ask: Reader, body: Body) -> Body:
         """Ask in the daemon's own thread, where the world does not change meanwhile: of a reader
         that is made in slices it changes between them, but never in one."""
-        waiting = threading.Event()
-        waiting.set()
-        question = Query(lambda: _safely(ask, body), wanted=waiting.is_set)
-        self._daemon.inbox.put(question)
-        try:
-            answer = question.reply.get(timeout=_ANSWER_WITHIN_S)
-        except Empty:
-            waiting.clear()  # it is not worked at for nobody
+        pending = PendingAnswer(lambda: _safely(ask, body))
+        self._daemon.inbox.put(pending.query)
+        answer = pending.within(_ANSWER_WITHIN_S)
+        if answer is None:
             error = f"the daemon was too busy to answer within {_ANSWER_WITHIN_S:.0f} s"
             return {"error": error, "kind": "busy"}
         assert isinstance(answer, dict)

@@ -6,14 +6,16 @@ import threading
 import tracemalloc
 from collections.abc import Iterator
 from pathlib import Path
+from queue import SimpleQueue
 
 import pytest
 
 from backfill.core.model import changes as ch
 from backfill.core.model.cluster import Job, JobState
 from backfill.core.model.records import encode
+from backfill.drivers.store.memory import MemoryJournal
 from backfill.drivers.store.sqlite import SqliteJournal
-from backfill.engine import stories
+from backfill.engine import queries, stories
 from backfill.engine.asked import Asked
 from backfill.engine.connection_limiter import CrowdedError, Turns
 from backfill.engine.messages import Query
@@ -201,6 +203,55 @@ def test_questions_take_turns() -> None:
     waiting.clear()
     assert not asked.go_on_while(lambda: True, 60.0)
     assert order == ["short", "long"]
+
+
+class _OneAtATime:
+    """A daemon that has begun the question before its asker begins to wait, and takes its time."""
+
+    def __init__(self) -> None:
+        self.journal = MemoryJournal()
+        self.inbox, self.heard = self, threading.Event()
+
+    def put(self, question: Query) -> None:
+        begun = threading.Event()
+
+        def work() -> None:
+            begun.set()
+            Asked().begin(question)
+
+        threading.Thread(target=work, daemon=True).start()
+        begun.wait()
+
+    def order(self, body: object) -> dict[str, object]:
+        self.heard.wait(0.5)  # until its asker has an answer: that is not now
+        return {"id": "fleet-1"}
+
+
+def test_an_order_that_was_begun_is_heard_of_however_long_it_takes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """To say that the daemon was too busy would have it given again, and the log would tell of a failure."""
+    monkeypatch.setattr(queries, "_ANSWER_WITHIN_S", 0.01)
+    daemon = _OneAtATime()
+    asked = queries.Queries(daemon, None)  # type: ignore[arg-type]  # as much of both as is needed
+    answer = asked._in_the_daemon(daemon.order, {})
+    daemon.heard.set()
+    assert answer == {"id": "fleet-1"}
+
+
+def test_what_was_given_up_is_not_begun_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(queries, "_ANSWER_WITHIN_S", 0.01)
+    daemon, inbox, done = _OneAtATime(), SimpleQueue[Query](), list[str]()
+    daemon.inbox = inbox  # type: ignore[assignment]  # it takes what it is given
+    asked = queries.Queries(daemon, None)  # type: ignore[arg-type]
+
+    def order(body: object) -> dict[str, object]:
+        done.append("fleet-1")
+        return {}
+
+    assert asked._in_the_daemon(order, {})["kind"] == "busy"
+    late = inbox.get_nowait()
+    late.ask()  # it was just about to
+    Asked().begin(late)
+    assert done == []
 
 
 def test_so_many_work_at_once_and_no_more() -> None:
