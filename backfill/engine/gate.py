@@ -122,7 +122,7 @@ class Gatekeeper:
             known = self._sessions.get(_hashed(session))
         if known is None or self._wall() >= known.until_s:
             raise self._stranger(address, "the session is over; log in again")
-        if acts and not hmac.compare_digest(csrf.encode(), known.csrf.encode()):
+        if acts and not hmac.compare_digest(_bytes(csrf), _bytes(known.csrf)):
             why = "this did not come from our own page"
             raise self._stranger(address, why, known.user, kind="forbidden")  # the session itself goes on
         return Caller(known.user, self._role(known.user), "session", address, known.until_s)
@@ -266,4 +266,9 @@ def _session_hash(body: Body) -> bytes:
 
 def _hashed(name: str) -> bytes:
     """Return what is kept of a session's name: whoever reads our memory's dump cannot use it."""
-    return sha256(name.encode()).digest()
+    return sha256(_bytes(name)).digest()
+
+
+def _bytes(text: str) -> bytes:
+    """Return what somebody shows, also where it is no Unicode."""
+    return text.encode("utf-8", "backslashreplace")

@@ -26,7 +26,7 @@ class Repeats:
     def begin(self, user: str, body: Body) -> Body | None:
         """Return the answer of an order that was given before; None: it is a new one, or has no key.
 
-        ValueError, one sentence, for a key of another order, or of one that is just being done.
+        Of one that is just being done it is an error. ValueError, one sentence, for a key of another order.
         """
         key = str(body.get("key") or "")
         if not key:
@@ -46,7 +46,7 @@ class Repeats:
         if before != print_:
             raise ValueError("this idempotency key was given with another order; give each its own")
         if answer is None:
-            raise ValueError("this order is just being carried out; ask again in a moment")
+            return {"error": "this order is just being carried out; ask again in a moment", "kind": "busy"}
         return answer
 
     def end(self, user: str, body: Body, answer: Body) -> None:

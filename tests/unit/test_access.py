@@ -294,6 +294,14 @@ def test_a_session_is_over_in_time(token_s: float, lasts_s: float) -> None:
         gate.caller(asked, 0, acts=False)
 
 
+def test_what_nobody_was_given_is_no_session(daemon: LivingDaemon) -> None:
+    """Not even what is no Unicode: it is answered, too."""
+    begun = relayed(daemon, "login", CY)
+    for shown in ({"session": "\ud800"}, {"session": begun["session"], "csrf": "\ud800"}):
+        with pytest.raises(AskError, match="the session is over|did not come from our own page"):
+            Client(str(daemon.socket)).ask("logout", address="10.0.0.1", **{"as": shown})
+
+
 # --- the daemon itself ----------------------------------------------------------------------------
 
 
