@@ -135,7 +135,9 @@ def test_a_key_of_another_kind_than_the_token_asks_for_is_not_tried(algorithm: s
     assert tokens.read(jwt.encode(body, private, "RS512", {"kid": "rsa"})).user == "bo"
     assert tokens.read(jwt.encode(body, curve, "ES256", {"kid": "ec"})).user == "bo"
     head = {"alg": algorithm, "kid": "ec" if algorithm == "RS256" else "rsa"}
-    words = [base64.urlsafe_b64encode(json.dumps(part).encode()).decode().rstrip("=") for part in (head, body)]
+    words = [
+        base64.urlsafe_b64encode(json.dumps(part).encode()).decode().rstrip("=") for part in (head, body)
+    ]
     with pytest.raises(RefusedError, match=f"its algorithm '{algorithm}' is not that of its key"):
         tokens.read(".".join([*words, "AAAA"]))
 
@@ -298,7 +300,7 @@ def test_what_nobody_was_given_is_no_session(daemon: LivingDaemon) -> None:
     """Not even what is no Unicode: it is answered, too."""
     begun = relayed(daemon, "login", CY)
     for shown in ({"session": "\ud800"}, {"session": begun["session"], "csrf": "\ud800"}):
-        with pytest.raises(AskError, match="the session is over|did not come from our own page"):
+        with pytest.raises(AskError, match=r"the session is over|did not come from our own page"):
             Client(str(daemon.socket)).ask("logout", address="10.0.0.1", **{"as": shown})
 
 
@@ -423,7 +425,8 @@ def test_a_flood_of_logins_fills_no_log_and_ends_no_other_session() -> None:
         with pytest.raises(GateError, match="acts in a minute are enough"):
             gate.log_in(relay(gate, DI))
         wall[0] += 61.0
-    assert gate.caller({"as": {"session": theirs["session"]}, "address": "10.0.0.1"}, 0, acts=False).user == ADA
+    shown: dict[str, object] = {"as": {"session": theirs["session"]}, "address": "10.0.0.1"}
+    assert gate.caller(shown, 0, acts=False).user == ADA
     assert len(audit.entries) == 1 + 9 * ACTS_PER_MIN
 
 
