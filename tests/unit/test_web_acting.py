@@ -92,13 +92,13 @@ def test_what_cannot_be_done_is_told(web: httpx.Client) -> None:
 def test_a_reason_in_another_character_set_leaves_all_answers_readable(story: Story) -> None:
     """As a terminal that does not write UTF-8 gives it: what it says is told to everybody ever after."""
     client = Client(str(story.daemon.socket))
-    client.ask("evict", subject="bm2", reason=b"caf\xe9".decode("utf-8", "surrogateescape"))
+    client.ask("evict", subject="bm2", reason=b"work \xe0 bm2".decode("utf-8", "surrogateescape"))
     paths = ["hosts", "events", "status", "plan", "timeline", "explain/bm2"]
     found = {path: story.web.get(f"/api/v1/{path}", headers=bearer(CY)) for path in paths}
     client.ask("evict", subject="bm2", on=False)
     assert {path: reply.status_code for path, reply in found.items()} == dict.fromkeys(paths, 200)
     (host,) = (one for one in found["hosts"].json()["hosts"] if one["name"] == "bm2")
-    assert host["closed"] == "caf\udce9"
+    assert host["closed"] == "work \udce0 bm2"
 
 
 def test_an_order_with_the_same_key_is_done_once(story: Story) -> None:
