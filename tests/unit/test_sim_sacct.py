@@ -253,6 +253,7 @@ def test_submit_falls_back_to_start(tmp_path: Path) -> None:
         ("5|2024-01-01T00:00:00|Unknown|60|many|1|1|C", "ReqCPUS 'many' is not a number"),
         ("5|2024-01-01T00:00:00|Unknown|60|99999999999999|1|1|C", "a number is too large"),
         ("99999999999|2024-01-01T00:00:00|Unknown|60|1|1|1|C", "a number is too large"),
+        (f"7_{'9' * 30}|2024-01-01T00:00:00|Unknown|60|1|1|1|C", "a number is too large"),
     ],
 )
 def test_a_broken_line_is_named(tmp_path: Path, line: str, problem: str) -> None:
@@ -262,6 +263,11 @@ def test_a_broken_line_is_named(tmp_path: Path, line: str, problem: str) -> None
     assert str(caught.value).startswith(f"{tmp_path / 'jobs.txt'}:3: ")
     assert problem in str(caught.value)
     assert str(caught.value).endswith("; correct or remove the line")
+
+
+def test_more_memory_than_can_be_is_a_broken_line(tmp_path: Path) -> None:
+    with pytest.raises(TraceError, match="jobs.txt:2: a number is too large; correct or remove the line"):
+        read(tmp_path, "JobID|Submit|ElapsedRaw|ReqCPUS|ReqMem", f"5|2024-01-01T00:00:00|60|1|{'9' * 400}")
 
 
 @pytest.mark.parametrize(

@@ -174,12 +174,13 @@ def _parse(row: Row) -> SacctJob:
     requested = _count(row, "ReqCPUS", "ReqTRES")
     allocated = max(_count(row, "AllocCPUS", "AllocTRES"), _count(row, "NCPUS", ""))
     limit_s = _limit_s(row)
-    if max(requested, allocated, limit_s or 0) > LARGEST or name.base >> ID_BITS:
+    memory_mb = parse_memory_mb(get("ReqMem", ""))
+    if max(requested, allocated, limit_s or 0, memory_mb or 0) > LARGEST:
         raise ValueError("a number is too large")
-    memory = get("ReqMem", "")
+    if name.base >> ID_BITS or name.task >> TASK_BITS > 0:
+        raise ValueError("a number is too large")
     times = [text for text in (get(column, "") for column in _TIMES) if text.lower() not in UNKNOWN]
-    memory_mb = parse_memory_mb(memory)
-    if memory_mb is not None and memory_is_per_cpu(memory):
+    if memory_mb is not None and memory_is_per_cpu(get("ReqMem", "")):
         memory_mb *= max(requested, allocated, 1)
     return SacctJob(
         name=name,
