@@ -132,6 +132,34 @@ def test_a_backlog_of_another_time_is_moved_and_that_is_told(
     assert notes[0].startswith(says)
 
 
+DAY_S = 86400
+
+
+@pytest.mark.parametrize(
+    ("first_s", "jobs_then", "says"),
+    [
+        (
+            MONDAY_S + 10 * DAY_S,
+            0,
+            "left out of the backlog: 1 job: over before --from; 1 job: submitted after",
+        ),
+        (MONDAY_S + 20 * DAY_S, 1, "left out of the backlog: 1 job: submitted after --to"),
+        (MONDAY_S + 90 * DAY_S, 2, "the backlog is moved by "),
+    ],
+)
+def test_a_backlog_without_a_job_in_the_period_is_not_taken_from_others(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], first_s: int, jobs_then: int, says: str
+) -> None:
+    """What was over before --from is not waiting. Only one of altogether other days is moved there."""
+    trace(tmp_path, jobs(*(MONDAY_S + day * DAY_S for day in range(30))))
+    trace(tmp_path, jobs(first_s, first_s + 18 * DAY_S), name="low.swf")
+    loaded(tmp_path, text(LIMITS, instances=SMALL))
+    period = ("--from", "2024-01-21", "--to", "2024-01-22")
+    found, told = replayed(tmp_path, capsys, "--backlog", str(tmp_path / "low.swf"), *period)
+    assert found["low_jobs"] == jobs_then
+    assert says in told
+
+
 def test_a_backlog_may_count_from_elsewhere(tmp_path: Path) -> None:
     """Times since a header's moment, beside seconds since 1970; who came before waits already."""
     high = trace(tmp_path, jobs(MONDAY_S, MONDAY_S + 3600))

@@ -10,6 +10,7 @@ from pathlib import Path
 from backfill.core.policy import PolicySet
 from backfill.sim.replay.trace_cluster import START_S
 from backfill.sim.traces.trace import JobTrace, TraceError
+from backfill.sim.traces.window import TraceWindow
 
 # Clocks on earth show from 12 h less than UTC to 14 h more.
 _ZONES_S = 14 * 3600.0
@@ -53,6 +54,15 @@ def need_one_clock(path: Path, high: JobTrace, low: JobTrace) -> None:
         else "tells the zone of its times, and the trace has local times of an unknown one"
     )
     raise TraceError(path, 0, f"{what}; make both with SLURM_TIME_FORMAT=%s")
+
+
+def meets(low: JobTrace, dates: TraceWindow) -> bool:
+    """Return True if a backlog is of a time that includes some of these dates, with jobs then or without."""
+    ours = _period_s(low)
+    if ours is None:
+        return False
+    begins = dates.to_s is None or ours[0] <= dates.to_s
+    return begins and (dates.from_s is None or dates.from_s <= ours[1])
 
 
 def beside(high: JobTrace, low: JobTrace) -> tuple[JobTrace, tuple[str, ...]]:

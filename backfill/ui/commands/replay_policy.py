@@ -14,7 +14,7 @@ from backfill.config import Config, load
 from backfill.config.problems import ConfigError
 from backfill.core.model.quantities import Resources
 from backfill.core.policy import PolicySet
-from backfill.sim.replay.beginning import beside, clock_s, need_one_clock
+from backfill.sim.replay.beginning import beside, clock_s, meets, need_one_clock
 from backfill.sim.replay.costs import ReplayCosts, load_costs
 from backfill.sim.replay.fitting import (
     LOW_ALREADY,
@@ -260,9 +260,8 @@ def _backlog(text: str, seed: int, high: JobTrace, *, anew: bool = False) -> Job
     if match is None:
         low, dates = read_trace(located(Path(text))), dates_of(high)
         need_one_clock(Path(text), high, low)
-        if dates is not None and len(low) and low.epoch_s is not None:
-            part = read_trace(located(Path(text)), window=dates)
-            low = part if len(part) else low
+        if dates is not None and meets(low, dates):
+            return read_trace(located(Path(text)), window=dates)
         return low
     jobs = int(match["jobs"])
     builder = TraceBuilder()
