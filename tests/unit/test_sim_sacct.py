@@ -266,7 +266,7 @@ def test_a_broken_line_is_named(tmp_path: Path, line: str, problem: str) -> None
 
 
 def test_more_memory_than_can_be_is_a_broken_line(tmp_path: Path) -> None:
-    with pytest.raises(TraceError, match="jobs.txt:2: a number is too large; correct or remove the line"):
+    with pytest.raises(TraceError, match=r"jobs\.txt:2: a number is too large; correct or remove the line"):
         read(tmp_path, "JobID|Submit|ElapsedRaw|ReqCPUS|ReqMem", f"5|2024-01-01T00:00:00|60|1|{'9' * 400}")
 
 
