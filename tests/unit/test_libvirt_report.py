@@ -36,6 +36,32 @@ def test_a_whole_report_is_read() -> None:
     )
 
 
+def test_what_was_asked_and_is_not_told_is_not_proven() -> None:
+    """The program of an older image left out what was beyond its sixteenth check."""
+    asked = ProofRequest(
+        1_700_000_000.0,
+        "MUNGE:ours:",
+        False,
+        mounts=("/home", "/software:ro", "/data:ro"),
+        salt=True,
+        key_place="/etc/slurm/slurm.key",
+    )
+    report, _ = read_report("vn1", GOOD, WINDOW, asked.checks)
+    untold = "the proving program does not tell of it"
+    assert [fact for fact in report.facts if untold in fact.said] == [
+        Fact("files:/data", False, untold),
+        Fact("salt", False, untold),
+        Fact("key", False, untold),
+    ]
+    without = "\n".join(line for line in GOOD.splitlines() if not line.startswith("munge"))
+    report, credential = read_report("vn1", without, WINDOW, ProofRequest(1.7e9, "MUNGE:", False).checks)
+    assert (report.facts[-1], credential) == (Fact("munge:to the guest", False, untold), "")
+    judged = judge_report(report, "10.77.1.1/16", 2, 480, 1.0)
+    assert [check.remedy for check in judged if untold in check.sentence] == [
+        "build the image anew: its proof is an older one"
+    ]
+
+
 def test_without_a_time_server_the_call_bounds_the_clock() -> None:
     """The guest read its clock between question and answer, so it is off by no more than that."""
     text = "\n".join(line for line in GOOD.splitlines() if not line.startswith("offset"))

@@ -164,6 +164,7 @@ _SPECIAL = {
     "too slow to measure by, or a longer clock_offset_s",
     "cannot be written: Permission denied": "build the image anew: its proof is an old one, which "
     "fails where the server squashes root",
+    "the proving program does not tell": "build the image anew: its proof is an older one",
     "cannot be written: Read-only": "export it for writing, or mount it with `ro`",
     "cannot be written: No space": "make room on the file server",
 }

@@ -67,6 +67,16 @@ class ProofRequest:
     key_place: str = ""
     key: bytes = b""
 
+    @property
+    def checks(self) -> tuple[str, ...]:
+        """Return what its answer has to tell of, as the program names it."""
+        return (
+            *(("munge-in",) if self.credential else ()),
+            *(f"files:{mount}" for mount in self.mounts),
+            *(("salt",) if self.salt else ()),
+            *(("key",) if self.key_place else ()),
+        )
+
     def given(self) -> bytes:
         """Return what its standard input brings: a line with the credential, then the key."""
         return (f"{self.credential}\n".encode() if self.credential else b"") + self.key
@@ -115,7 +125,7 @@ def prove(ask: Ask, name: str, request: ProofRequest, limit_s: float) -> tuple[G
     heard_s = time.monotonic()
     # Between asking and hearing the guest read its clock once more: that bounds its offset, too.
     window = (request.now_s + asked_s - began_s, request.now_s + heard_s - began_s)
-    return read_report(name, output, window)
+    return read_report(name, output, window, request.checks)
 
 
 # What Salt's module `backfill_look` does, without a minion that makes all its loaders for it. Seals come by

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from backfill.core.model.readiness import FILES, MUNGE, Fact, GuestReport, figure
 from backfill.ports.errors import BadOutputError
 
+_UNTOLD = "the proving program does not tell of it"
 _NAMES = {"munge-in": f"{MUNGE}:to the guest", "munge-out": f"{MUNGE}:made in the guest"}
 
 
@@ -14,14 +17,17 @@ def mount_to_prove(entry: str) -> str:
     return f"{path}:ro" if "ro" in options.split(",") else path
 
 
-def read_report(name: str, output: str, window: tuple[float, float]) -> tuple[GuestReport, str]:
+def read_report(
+    name: str, output: str, window: tuple[float, float], checks: Sequence[str] = ()
+) -> tuple[GuestReport, str]:
     """Read the report and the guest's credential.
 
     `window`: the controller's time, epoch seconds, between which the guest read its clock last.
+    `checks`: what was asked for, by the program's own words; what is not told has not passed.
     Raises BadOutputError for anything that the program does not print.
     """
     try:
-        return _ReportReader(output, window).report()
+        return _ReportReader(output, window).report(checks)
     except (ValueError, KeyError, IndexError):
         told = " | ".join(output.splitlines())[:200]
         raise BadOutputError(
@@ -38,6 +44,7 @@ class _ReportReader:
         self._facts: list[Fact] = []
         self._credential = ""
         self._clock = ""
+        self._told: set[str] = set()
         for line in output.splitlines():
             self._take(line)
 
@@ -53,10 +60,12 @@ class _ReportReader:
         elif word == "clock":
             self._clock = text
         else:
+            self._told.add(word)
             self._facts.append(Fact(_name(word), ok, text, figure(took_s)))
 
-    def report(self) -> tuple[GuestReport, str]:
+    def report(self, checks: Sequence[str]) -> tuple[GuestReport, str]:
         """All together."""
+        self._facts += [Fact(_name(word), False, _UNTOLD) for word in checks if word not in self._told]
         offset_s, bound_s, source = self._offset()
         cpus, memory_mb, *addresses = self._values["self"]
         report = GuestReport(
