@@ -74,11 +74,11 @@ def test_a_user_who_takes_names_keeps_no_node_from_its_proof(
 def test_every_mount_is_tried_however_many_there_are(prove: Path, tmp_path: Path) -> None:
     """And the gate of Salt behind them; of more than it can hold it says that, instead of an answer."""
     mounts = [f"mount={tmp_path / str(number)}" for number in range(200)]
-    argv = [prove, "1700000000.0", *mounts[:40], "salt"]
+    argv = [str(prove), "1700000000.0", *mounts[:40], "salt"]
     done = subprocess.run(argv, capture_output=True, text=True, check=True)
     checks = [line.split()[0] for line in done.stdout.splitlines() if " no " in line]
     assert checks == [*(f"files:{mount.removeprefix('mount=')}" for mount in mounts[:40]), "salt"]
-    done = subprocess.run([prove, "1700000000.0", *mounts], capture_output=True, text=True, check=False)
+    done = subprocess.run([str(prove), "1700000000.0", *mounts], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr == "backfill-prove: it cannot try more than 128 things\n"
 
