@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -167,3 +169,20 @@ def test_a_site_that_is_being_edited_is_tried_before_the_daemon_adds_a_line(
     lines.want(line("vn3"))
     lines.want(line("vn4"))  # Slurm has read it by now
     assert (names(cluster), verdicts) == ({"vn1", "vn2", "vn3", "vn4"}, [])
+
+
+def test_what_root_leaves_in_the_state_directory_is_the_daemons(cluster: ConfCluster) -> None:
+    """The daemon is SlurmUser where root says `backfill slurm apply`, and could not begin any more."""
+    if os.geteuid() != 0:  # nobody else can give a file away
+        return
+    state = cluster.directory / "daemons"
+    state.mkdir()
+    os.chown(state, 65534, 65534)
+    ours = replace(cluster.transactions, place=replace(cluster.transactions.place, state_dir=state / "conf"))
+    ours.apply(with_node("vn2"), dry=False)
+    cluster.crash_at = "reload"
+    with pytest.raises(CrashError):
+        ours.apply(with_node("vn3"), dry=False)
+    made = list(state.rglob("*"))
+    assert {path.name for path in made} >= {"conf", "lock", "backups", "unfinished.json", "site.sha256"}
+    assert {(path.stat().st_uid, path.stat().st_gid) for path in made} == {(65534, 65534)}

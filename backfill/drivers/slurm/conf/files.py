@@ -63,6 +63,20 @@ def make_directory(path: Path) -> None:
         place.chmod(0o755)
 
 
+def give_to_owner_of(directory: Path, path: Path) -> None:
+    """Give what root has made in the directory to whom that belongs: the daemon may be another user."""
+    if os.geteuid() == 0:
+        seen = directory.stat()
+        os.chown(path, seen.st_uid, seen.st_gid, follow_symlinks=False)
+
+
+def make_own_directory(path: Path) -> None:
+    """Make it, with what is missing above it, for whom the directory belongs that is there already."""
+    for place in reversed([p for p in (path, *path.parents) if not p.exists()]):
+        place.mkdir(exist_ok=True)
+        give_to_owner_of(place.parent, place)
+
+
 def remove_file(path: Path) -> None:
     """Remove it for good; gone already is fine."""
     path.unlink(missing_ok=True)
@@ -87,12 +101,13 @@ class Backups:
 
     def keep(self, text: str, now_s: float) -> Path:
         """Store the text; the oldest copies beyond fifty go."""
-        self._directory.mkdir(parents=True, exist_ok=True)
+        make_own_directory(self._directory)
         stamp = time.strftime("%Y-%m-%dT%H-%M-%S", time.gmtime(now_s))
         number = 0
         while (path := self._directory / f"{self._name}.{stamp}.{number:03d}").exists():
             number += 1
         replace_file(path, text)
+        give_to_owner_of(self._directory, path)
         for old in self.all()[:-_KEPT]:
             old.unlink(missing_ok=True)
         return path
@@ -105,7 +120,8 @@ class Backups:
 @contextlib.contextmanager
 def locked(path: Path) -> Iterator[None]:
     """Hold a lock against every other process and thread that wants the same."""
-    path.parent.mkdir(parents=True, exist_ok=True)
+    make_own_directory(path.parent)
     with path.open("a+") as lock:
+        give_to_owner_of(path.parent, path)
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield

@@ -14,7 +14,14 @@ from backfill.core.model.cluster import SlurmSettings
 from backfill.drivers.slurm.commands import SlurmTools
 from backfill.drivers.slurm.conf import rules
 from backfill.drivers.slurm.conf.dry import dry_start
-from backfill.drivers.slurm.conf.files import Backups, behind, locked, read_or_empty, replace_file
+from backfill.drivers.slurm.conf.files import (
+    Backups,
+    behind,
+    give_to_owner_of,
+    locked,
+    read_or_empty,
+    replace_file,
+)
 from backfill.drivers.slurm.conf.health import Illness, SlurmHealth, await_health
 from backfill.drivers.slurm.conf.managed import (
     EMPTY,
@@ -244,6 +251,7 @@ class Transactions:
         self.at("end")
         with contextlib.suppress(OSError):  # without it the next line is tried once more than need be
             replace_file(self._site_file(), site)
+            give_to_owner_of(self.place.state_dir, self._site_file())
         self._note().clear()
 
     def _write(self, text: str) -> None:

@@ -9,7 +9,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any, TypeVar
 
-from backfill.drivers.slurm.conf.files import remove_file, replace_file
+from backfill.drivers.slurm.conf.files import give_to_owner_of, make_own_directory, remove_file, replace_file
 from backfill.drivers.slurm.conf.health import SlurmHealth
 from backfill.ports.errors import UnreadableError, unreadable
 
@@ -58,8 +58,9 @@ class NoteFile:
             "direction": note.direction.value,
             "why": note.why,
         }
-        self._path.parent.mkdir(parents=True, exist_ok=True)
+        make_own_directory(self._path.parent)
         replace_file(self._path, json.dumps(body, indent=1) + "\n")
+        give_to_owner_of(self._path.parent, self._path)
 
     def read(self) -> Note | None:
         """Read the note of a transaction that has not ended; None when there is none.
