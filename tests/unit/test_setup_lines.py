@@ -82,6 +82,10 @@ def test_a_partition_keeps_the_nodes_that_it_inherits() -> None:
             "PartitionName=htc   State=UP   Nodes=bm1,virtual\n",
         ),
         ("PartitionName=htc State=UP # ours\n", "PartitionName=htc State=UP Nodes=virtual  # ours\n"),
+        (
+            "PartitionName=htc State=UP # no Nodes=bm1 any more\n",
+            "PartitionName=htc State=UP Nodes=virtual  # no Nodes=bm1 any more\n",
+        ),
         ("TreeWidth=10 ReturnToService=1\n", "TreeWidth=65533 ReturnToService=2\n"),
     ],
 )

@@ -54,9 +54,9 @@ class _Draft:
         whole = self._lines[first]
         if whole is None or line.last > line.number:
             whole = line.text
-        pair = re.search(rf"\b{key}[ \t]*=[ \t]*(\"[^\"]*\"|[^\s#]*)", whole, re.I)
+        words, mark, comment = whole.partition("#")
+        pair = re.search(rf"\b{key}[ \t]*=[ \t]*(\"[^\"]*\"|[^\s#]*)", words, re.I)
         if pair is None:
-            words, mark, comment = whole.partition("#")
             whole = f"{words.rstrip()} {key}={value}{'  ' if mark else ''}{mark}{comment}"
         else:
             whole = whole[: pair.start(1)] + value + whole[pair.end(1) :]
