@@ -249,6 +249,24 @@ def test_what_cannot_be_installed_leaves_no_program(cluster: ConfCluster) -> Non
     assert not (cluster.directory / "hooks").exists()
 
 
+@pytest.mark.parametrize("theirs", ["-- the site's\nreturn slurm.SUCCESS\n", ""])
+def test_a_policy_without_rules_for_jobs_takes_the_script_away(cluster: ConfCluster, theirs: str) -> None:
+    """Slurm would go on asking it where the site itself wants Lua, and turn away whom nobody means to."""
+    cluster.conf.write_text(f"JobSubmitPlugins=lua\n{SITE}")
+    script = cluster.conf.parent / "job_submit.lua"
+    if theirs:
+        script.write_text(theirs)
+    before = everything(cluster.conf.parent)
+    gated = replace(plan(cluster), gates=(Gate("el9", ("anna",), (), "may not"),))
+    hooks(cluster).install(gated, OLD, dry=False)
+    assert "el9" in script.read_text()
+    bare = replace(plan(cluster), arrival_endpoint="")
+    done = hooks(cluster).install(bare, OLD, dry=False)
+    assert done.diff
+    assert {**everything(cluster.conf.parent), "backfill.conf": 0} == {**before, "backfill.conf": 0}
+    assert hooks(cluster).status().problems == ()
+
+
 def test_a_script_of_another_version_or_policy_is_told(cluster: ConfCluster) -> None:
     """It would turn away the wrong users, or know nothing of a mend."""
     script = cluster.conf.parent / "job_submit.lua"

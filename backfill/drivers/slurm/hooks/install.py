@@ -142,7 +142,7 @@ class Hooks:
             self._see_that_it_starts(plan)
             if plan.scripted:
                 self._script.install(self._rules(plan, version))
-            return self._transactions.apply(lambda now: now.with_section(SECTION, pairs), dry=dry)
+            outcome = self._transactions.apply(lambda now: now.with_section(SECTION, pairs), dry=dry)
         except (DriverError, OSError) as error:
             if self._may_be_called(error):
                 raise  # without its program no job of the site starts
@@ -151,6 +151,9 @@ class Hooks:
             if fresh:
                 self._remove_programs()
             raise
+        # An earlier policy file had rules for jobs, which Slurm goes on asking where the site itself has Lua.
+        told = "" if plan.scripted else self._script.remove()
+        return _with_note(outcome, told)
 
     def build_power(self, plan: HookPlan) -> None:
         """Write the program for ResumeProgram and SuspendProgram; Slurm insists that it exists."""
@@ -169,7 +172,7 @@ class Hooks:
         outcome = self._transactions.apply(_without_hooks, dry=dry)
         told = self._script.remove()
         self._remove_programs()
-        return replace(outcome, notes=(*outcome.notes, told)) if told else outcome
+        return _with_note(outcome, told)
 
     def _may_be_called(self, error: Exception) -> bool:
         """Return True unless it is certain that slurmctld has not taken in what names our programs."""
@@ -314,6 +317,10 @@ class Hooks:
             problem = "this record of what the site had set is damaged"
             raise UnreadableError(str(path), problem, "run `backfill slurm hooks install` again")
         return theirs
+
+
+def _with_note(outcome: ApplyOutcome, told: str) -> ApplyOutcome:
+    return replace(outcome, notes=(*outcome.notes, told)) if told else outcome
 
 
 def _without_hooks(managed: Managed) -> Managed:
