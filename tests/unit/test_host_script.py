@@ -172,6 +172,18 @@ def test_a_link_stays_and_what_it_leads_to_is_written(host: Host) -> None:
     assert sorted(path.name for path in host.conf.iterdir()) == ["slurm.conf"]
 
 
+def test_users_can_read_a_new_file_whatever_roots_umask(host: Host) -> None:
+    """Their srun reads what slurm.conf includes; a file that was there keeps its mode."""
+    (host.conf / "slurm.conf").chmod(0o664)
+    before = os.umask(0o077)
+    try:
+        assert host.run(TEXTS).returncode == 0
+    finally:
+        os.umask(before)
+    modes = {name: (host.conf / name).stat().st_mode & 0o777 for name in TEXTS}
+    assert modes == {"backfill.conf": 0o644, "cgroup.conf": 0o644, "slurm.conf": 0o664}
+
+
 def test_nobody_else_saves_guests_when_the_host_goes_down(host: Host) -> None:
     """libvirt-guests is masked, not stopped: that would do it at once. Undoing lets it be as it was."""
     for _ in range(2):

@@ -43,7 +43,7 @@ lay() {{
 }}
 beside() {{
     cat "$KEPT/wanted" >"$1.backfill-new" || return
-    [ -e "$1" ] || return 0
+    if [ ! -e "$1" ]; then chmod 644 "$1.backfill-new"; return; fi  # users read it, whatever our umask
     chmod --reference="$1" "$1.backfill-new" && chown --reference="$1" "$1.backfill-new"
 }}
 clear_away() {{
