@@ -216,6 +216,15 @@ class NodeContract:
             assert waiting.restarts == 1
             assert waiting.priority > 0
 
+    def test_down_keeps_other_peoples_drains(self, rig: Rig) -> None:
+        """With our reason the drain would count as ours, and be lifted when the node is back."""
+        host = rig.hosts[0]
+        with rig.silent(host), rig.drained_by_admin(host, "disk=broken, see ticket 7"):
+            rig.manager.set_down(host, REASON)
+            seen = node(rig, host)
+            assert (seen.base, seen.reason) == (NodeBase.DOWN, "disk=broken, see ticket 7")
+            assert seen.drained_by_others
+
     def test_what_is_sent_to_a_hidden_node_does_not_wait_for_it(self, rig: Rig) -> None:
         """Hidden and suspended while silent, shown again and resumed: the job goes on, the same."""
         rig.manager.create_node(spec())

@@ -103,6 +103,26 @@ def test_a_change_that_slurm_makes_and_calls_an_error(
         manager.unpin_job("7")
 
 
+@pytest.mark.parametrize(
+    ("state", "reason", "kept"),
+    [
+        ("IDLE+DRAIN+NOT_RESPONDING", "disk broken", "disk broken"),
+        ("IDLE+DRAIN+NOT_RESPONDING", "", "drained (backfill: silent)"),
+        ("IDLE+DRAIN+NOT_RESPONDING", "backfill: not proven yet", "backfill: silent"),
+        ("IDLE+NOT_RESPONDING", "", "backfill: silent"),
+    ],
+)
+def test_another_admins_drain_is_still_his_on_a_node_that_we_set_down(
+    tools: FakeTools, manager: SlurmManager, state: str, reason: str, kept: str
+) -> None:
+    """scontrol wants a reason for DOWN, and writes it over that of the drain."""
+    show(tools, state, reason)
+    manager.set_down("vn1", "backfill: silent")
+    assert [call for call in tools.calls if "update" in call] == [
+        f"scontrol update NodeName=vn1 State=DOWN Reason={kept}"
+    ]
+
+
 def test_a_text_that_is_no_job_id_reaches_no_tool(tools: FakeTools, manager: SlurmManager) -> None:
     """`scancel -u root` would be a valid command line."""
     for bad in ("-u", "all", "1 2", "1;2", "", "1\n"):

@@ -225,15 +225,18 @@ class SlurmManager(SlurmReader):
         """Mark the node DOWN; Slurm then requeues or ends its jobs.
 
         For nodes that are dead: with ReturnToService=2 one that lives is soon back by itself.
-        Its requeued jobs are eligible at once, and a suspended one among them is not held.
+        Its requeued jobs are eligible at once, and a suspended one among them is not held. The reason of
+        another's drain stays: with ours the drain would be lifted as ours.
         """
-        if self._node(name).base is NodeBase.DOWN:
+        node = self._node(name)
+        if node.base is NodeBase.DOWN:
             return
+        said = (node.reason or f"drained ({reason})") if node.drained_by_others else reason
         losers = [j for j in self.all_jobs().values() if j.holds_nodes and name in j.nodes]
         for job in losers:
             if job.state is JobState.SUSPENDED:
                 self._wake_in_slurm(job.id)
-        self.scontrol(name, "update", f"NodeName={name}", "State=DOWN", f"Reason={reason_text(reason)}")
+        self.scontrol(name, "update", f"NodeName={name}", "State=DOWN", f"Reason={reason_text(said)}")
         asked_s = time.time()
         for job in self.read_jobs([job.id for job in losers]).values():
             self._hurry(job, asked_s)
