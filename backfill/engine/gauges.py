@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, TypeVar
 from backfill.core.model.cluster import ENDED, JobState
 from backfill.core.model.fleet import Host, InstanceState
 from backfill.core.model.lifecycle import Phase
+from backfill.core.model.operations import Operation
 from backfill.core.world import World
 from backfill.engine.families import Body, Family, FamilyKind, Labels
 
@@ -103,12 +104,22 @@ def gauges(daemon: Daemon) -> Generator[None, None, list[Body]]:
     found.append(INSTANCES.gauges({(state.value,): 0.0 for state in InstanceState} | states))
     codes = yield from _counted(daemon.cycle.last.refusals, lambda one: one.code.value)
     found.append(REFUSED_NOW.gauges(most_refused(codes)))
-    calls = [*world.operations.values()]
+    calls = open_calls(world)
     running = yield from _counted(calls, lambda one: "running" if one.running else "waiting")
     found.append(OPERATIONS.gauges({("running",): 0.0, ("waiting",): 0.0} | running))
     oldest_s = min((call.since_s for call in calls if call.running), default=world.now_s)
     found.append(OLDEST_CALL.gauges({(): max(0.0, world.now_s - oldest_s)}))
     return found
+
+
+def open_calls(world: World) -> list[Operation]:
+    """Return those under way, and those to be tried again: not what a node that is over had failed at."""
+
+    def over(operation: Operation) -> bool:
+        node = world.managed.get(operation.key.split(":")[1])
+        return node is not None and node.phase in (Phase.FAILED, Phase.GIVEN_UP)
+
+    return [call for call in world.operations.values() if call.running or not over(call)]
 
 
 def most_refused(codes: Mapping[Labels, float]) -> dict[Labels, float]:

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from backfill.core.model.cluster import Job
 from backfill.core.model.fleet import Host, Instance
 from backfill.core.model.lifecycle import ManagedNode, Phase, still_since_s
-from backfill.core.model.operations import Operation
 from backfill.core.model.readiness import Check, judge_registration, judge_report
 from backfill.core.model.records import encode
 from backfill.core.model.refusals import Refusal
@@ -28,7 +27,7 @@ from backfill.engine.connection_limiter import TOO_MANY, CrowdedError, Turns, tr
 from backfill.engine.errands import Note, Player
 from backfill.engine.fleet_answers import fleet_told, fleets_in_order, machines_told
 from backfill.engine.gate import Caller, GateError, Gatekeeper, who
-from backfill.engine.gauges import gauges
+from backfill.engine.gauges import gauges, open_calls
 from backfill.engine.long_orders import LongOrders
 from backfill.engine.mine import jobs_of
 from backfill.engine.narrate import clock_told, sentence
@@ -227,7 +226,7 @@ class Queries:
             "hooks_not_believed": [asdict(u) for u in self._daemon.refused.all()],
         }
         sources, refusals = [*world.sources.items()], self._daemon.cycle.last.refusals
-        claims, operations = [*world.claims.values()], self._operations()
+        claims, operations = [*world.claims.values()], open_calls(self._world)
         yield
         seen = yield from _in_slices(sources, lambda s: {"name": s[0], "source": asdict(s[1])})
         return {
@@ -237,16 +236,6 @@ class Queries:
             "refusals": (yield from _in_slices(refusals, _refused)),
             "operations": (yield from _in_slices(operations, asdict)),
         }
-
-    def _operations(self) -> list[Operation]:
-        """All that are under way or will be tried again: not what a node that is over had failed at."""
-        world = self._world
-
-        def over(operation: Operation) -> bool:
-            node = world.managed.get(operation.key.split(":")[1])
-            return node is not None and node.phase in (Phase.FAILED, Phase.GIVEN_UP)
-
-        return [o for o in world.operations.values() if o.running or not over(o)]
 
     def _nodes(self, body: Body) -> Slices:
         managed, now_s = [m for _, m in sorted(self._world.managed.items())], self._world.now_s
@@ -334,7 +323,7 @@ class Queries:
     def _plan(self, body: Body) -> Slices:
         """Return the steps that would begin now; nothing begins by asking."""
         builder = plan(self._world, self._daemon.cycle.policies, spare=True)
-        under_way = self._operations()
+        under_way = open_calls(self._world)
         yield
         return {
             "actions": (yield from _in_slices(builder.actions, _told(sentence))),
@@ -370,7 +359,7 @@ class Queries:
                 if r.subject in names
                 or (job is not None and (r.subject == "cluster" or r.subject in world.hosts))
             ],
-            "operations": [asdict(o) for o in self._operations() if o.key.split(":")[1] == subject],
+            "operations": [asdict(o) for o in open_calls(self._world) if o.key.split(":")[1] == subject],
             "known": bool(managed or job or host or node or subject in world.fleets),
         }
 

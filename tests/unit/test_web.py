@@ -140,6 +140,9 @@ def test_those_in_trouble_come_first_before_a_list_is_cut(tmp_path: Path) -> Non
         daemon.until(lambda: not daemon.daemon.world.hosts["bm2"].reachable)
         assert listed("nodes") == ["vn2", "vn1"]
         assert listed("hosts") == ["bm2", "bm1"]
+        # What it had failed at is tried no more, whoever tells it.
+        assert web.get("/api/v1/operations").json()["operations"] == []
+        assert 'backfill_operations{state="waiting"} 0.0' in web.get("/metrics").text
 
 
 @pytest.mark.parametrize("name", ["hosts", "nodes"])
