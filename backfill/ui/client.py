@@ -75,7 +75,8 @@ class Client:
             raise self._no_answer(error) from error
         answer = self._read(line)
         if "error" in answer:
-            code = refusal_code(answer["error"], os.geteuid(), daemon_uid)
+            busy = answer.get("kind") == "busy"  # as if nobody answered: it can be asked again
+            code = UNAVAILABLE if busy else refusal_code(answer["error"], os.geteuid(), daemon_uid)
             raise AskError(visible(answer["error"]), code, answer)
         return answer
 

@@ -137,6 +137,7 @@ class LivingDaemon:
         self.daemon.privacy.read()
         gate = a_gate(self.daemon, self.audit, self._tokens)
         self._queries = Queries(self.daemon, gate, lambda text: self.play(text))
+        self.turns = self._queries._turns
         self._listener = Listener(self.daemon.inbox, self._queries.answer, 30.0, refused=self.daemon.refused)
         self._listener.listen_unix(self.socket)
         self._thread = threading.Thread(target=self._run, name="daemon")

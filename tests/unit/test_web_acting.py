@@ -210,6 +210,27 @@ def test_events_come_as_they_happen(story: Story) -> None:
     assert story.web.get("/api/v1/stream").status_code == 401
 
 
+def test_who_follows_stays_while_the_daemon_is_too_busy_to_answer(
+    story: Story, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All who follow ask the same: one answer that was not to be had in time would end all of them."""
+    monkeypatch.setattr("backfill.engine.queries._ANSWER_WITHIN_S", 0.05)
+    client = Client(str(story.daemon.socket))
+    last = {**bearer(CY), "Last-Event-ID": str(client.ask("events", limit=1)["read_to"])}
+    with story.web.stream("GET", "/api/v1/stream", headers=last) as found, ExitStack() as busy:
+        lines = found.iter_lines()
+        next(lines)
+        for turns in story.daemon.turns.values():
+            busy.enter_context(turns.taken(30.0))
+        told = next(line for line in lines if line == "event: trouble")
+        assert told
+        assert "too many questions at once" in next(lines)
+        busy.close()
+        client.ask("evict", subject="bm2", reason="seen after all")
+        assert any("bm2 was closed: seen after all" in line for line in lines)
+        client.ask("evict", subject="bm2", on=False)
+
+
 @pytest.mark.parametrize(("near", "most", "which"), [(True, 64, ""), (False, 32, " of this address")])
 def test_who_follows_leaves_room_for_other_questions(
     story: Story, monkeypatch: pytest.MonkeyPatch, near: bool, most: int, which: str
