@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections import OrderedDict
 from collections.abc import Callable
 from itertools import count
@@ -30,7 +31,8 @@ MOST_TEXT = 60_000  # characters, and bytes of JSON: a question is no longer
 class Errands:
     """Safe from several threads."""
 
-    def __init__(self) -> None:
+    def __init__(self, wall: Callable[[], float] = time.time) -> None:
+        self._began_s = int(wall())
         self._known: OrderedDict[str, Body] = OrderedDict()
         # Who still waits to hear how one ended.
         self._notes: dict[str, Note] = {}
@@ -46,7 +48,8 @@ class Errands:
             busy = next((i for i, one in self._known.items() if _of(kind, i) and _runs(one)), None)
             if busy is not None:
                 raise CommandError(f"{busy} is under way, one at a time; ask again when it is done")
-            name = f"{kind}-{next(self._numbers)}"
+            # By the beginning as well: whoever follows one of the daemon before finds no other by its name.
+            name = f"{kind}-{self._began_s}.{next(self._numbers)}"
             self._known[name] = {"id": name, "state": "running", "problems": [], "found": None}
             self._notes[name] = note
             self._forget_old()

@@ -5,17 +5,17 @@ from __future__ import annotations
 import time
 
 from backfill.ui.client import Answer, AskError, Asking
-from backfill.ui.parser import NO, say
+from backfill.ui.parser import NO, UNAVAILABLE, say
 
-# So often the daemon is asked whether it is done, seconds.
-_LOOK_EVERY_S = 0.5
+# So often the daemon is asked whether it is done, and so long it may be silent meanwhile, seconds.
+_LOOK_EVERY_S, _PATIENCE_S = 0.5, 60.0
 
 
 def awaited(client: Asking, question: str, **body: object) -> Answer:
     """Order it, and return what came of it. AskError where nothing did."""
     name = client.ask(question, **body)["id"]
     try:
-        while (answer := client.ask("errand", id=name))["state"] == "running":
+        while (answer := _asked(client, name))["state"] == "running":
             time.sleep(_LOOK_EVERY_S)
     except KeyboardInterrupt:
         say(f"{name} goes on without you")
@@ -24,3 +24,17 @@ def awaited(client: Asking, question: str, **body: object) -> Answer:
         raise AskError("; ".join(answer["problems"]), NO, answer)
     found: Answer = answer["found"]
     return found
+
+
+def _asked(client: Asking, name: str) -> Answer:
+    """Return how far it is. AskError where nobody has answered for long, or knows of it."""
+    until_s = time.monotonic() + _PATIENCE_S
+    while True:
+        try:
+            return client.ask("errand", id=name)
+        except AskError as error:
+            if error.code != UNAVAILABLE:
+                raise
+            if time.monotonic() > until_s:
+                raise AskError(f"{error}; {name} may go on without you", error.code) from error
+        time.sleep(_LOOK_EVERY_S)

@@ -10,6 +10,9 @@ import pytest
 from backfill.engine.checkpoint_order import CommandError
 from backfill.engine.errands import Body, Errands, Work
 from backfill.ports.errors import RefusedError
+from backfill.ui.client import AskError
+from backfill.ui.errands import awaited
+from backfill.ui.parser import NO, UNAVAILABLE
 
 _PATIENCE_S = 60.0
 
@@ -70,6 +73,48 @@ def test_the_end_of_the_daemon_is_noted_once_of_what_is_under_way() -> None:
         time.sleep(0.001)
     errands.close()
     assert len(noted) == 2
+
+
+def test_the_next_daemon_begins_no_errand_of_the_same_name() -> None:
+    """Whoever still follows one would take what somebody else ordered for what came of it."""
+    before, after, noted = Errands(lambda: 100.0), Errands(lambda: 101.0), Noted()
+    names = [errands.begin("leaks", lambda: {"found": {}}, noted)["id"] for errands in (before, after)]
+    assert names == ["leaks-100.1", "leaks-101.1"]
+    assert after.told({"id": names[0]})["kind"] == "unknown"
+    _ended(after, names[1], noted, 2)
+
+
+class _Shaky:
+    """A daemon that does not answer each time."""
+
+    def __init__(self, *answers: Body | AskError) -> None:
+        self._answers = list(answers)
+
+    def ask(self, question: str, **body: object) -> Body:
+        if question != "errand":
+            return {"id": "restore-1"}
+        answer = self._answers.pop(0) if len(self._answers) > 1 else self._answers[0]
+        if isinstance(answer, AskError):
+            raise answer
+        return answer
+
+    ask_exactly = ask
+
+
+_SILENT = AskError("no web service of backfill answers", UNAVAILABLE)
+
+
+def test_who_waits_for_one_asks_again_where_nobody_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The errand goes on meanwhile; what it came to is told, and not that somebody was silent once."""
+    monkeypatch.setattr("backfill.ui.errands._LOOK_EVERY_S", 0.001)
+    done: Body = {"id": "restore-1", "state": "done", "problems": [], "found": {"job": "7"}}
+    assert awaited(_Shaky(_SILENT, done | {"state": "running"}, _SILENT, done), "restore") == {"job": "7"}
+    monkeypatch.setattr("backfill.ui.errands._PATIENCE_S", 0.05)
+    with pytest.raises(AskError, match="backfill answers; restore-1 may go on without you"):
+        awaited(_Shaky(_SILENT), "restore")
+    gone = AskError("there is no 'restore-1'", NO, {"error": "there is no 'restore-1'", "kind": "unknown"})
+    with pytest.raises(AskError, match="there is no 'restore-1'"):
+        awaited(_Shaky(gone), "restore")
 
 
 def _refuses() -> Body:
