@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 
 from backfill.ui.client import Answer, AskError, Asking
 from backfill.ui.parser import NO, UNAVAILABLE, say
@@ -15,7 +16,7 @@ def awaited(client: Asking, question: str, **body: object) -> Answer:
     """Order it, and return what came of it. AskError where nothing did."""
     name = client.ask(question, **body)["id"]
     try:
-        while (answer := _asked(client, name))["state"] == "running":
+        while (answer := patiently(lambda: client.ask("errand", id=name), name))["state"] == "running":
             time.sleep(_LOOK_EVERY_S)
     except KeyboardInterrupt:
         say(f"{name} goes on without you")
@@ -26,12 +27,12 @@ def awaited(client: Asking, question: str, **body: object) -> Answer:
     return found
 
 
-def _asked(client: Asking, name: str) -> Answer:
-    """Return how far it is. AskError where nobody has answered for long, or knows of it."""
+def patiently(ask: Callable[[], Answer], name: str) -> Answer:
+    """Return how far an order is. AskError where nobody has answered for long, or knows of it."""
     until_s = time.monotonic() + _PATIENCE_S
     while True:
         try:
-            return client.ask("errand", id=name)
+            return ask()
         except AskError as error:
             if error.code != UNAVAILABLE:
                 raise

@@ -6,6 +6,7 @@ import json
 import time
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -54,6 +55,26 @@ def test_an_order_that_waits_says_for_what_and_stays_when_its_caller_leaves(
         assert f"its members stay, idle or not, until `backfill fleet delete {first}`" in told
         assert "vn1 ready on bm1" in told
         assert "every member takes jobs" in told
+
+
+def test_whoever_waits_for_an_order_waits_over_a_restart_of_the_daemon(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The order goes on, too; a script that took it for failed would give another one."""
+    with living(tmp_path) as daemon:
+        daemon.until(lambda: len(daemon.daemon.world.hosts) == 2)
+        silent = iter([daemon.stop, daemon.start])
+
+        def look(_: float) -> None:
+            if (step := next(silent, None)) is not None:
+                step()
+            else:
+                daemon.until(lambda: [f.state for f in daemon.daemon.world.fleets.values()] == ["ready"])
+
+        monkeypatch.setattr("backfill.ui.errands.time", SimpleNamespace(sleep=look, monotonic=time.monotonic))
+        monkeypatch.setattr("backfill.ui.commands.fleet.time", SimpleNamespace(sleep=look))
+        assert main(["fleet", "create", "-n", "1", "--socket", str(daemon.socket)]) == 0
+        assert "1 of 1 ready" in capsys.readouterr().out
 
 
 def test_an_order_before_any_host_was_read_is_no_order_that_can_never_fit() -> None:

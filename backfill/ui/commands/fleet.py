@@ -10,6 +10,7 @@ from backfill.core.model.fleet import FleetState
 from backfill.core.policies.cloning import Choice
 from backfill.ui import wording
 from backfill.ui.client import AskError, Asking, add_reading, guarded, print_json
+from backfill.ui.errands import patiently
 from backfill.ui.parser import NO, OK, add_verbs, say, whole
 
 _VERBS = {
@@ -59,7 +60,7 @@ def _awaited(client: Asking, identity: str) -> dict[str, Any]:
     """Return the order when it is over; say meanwhile what it waits for, once each."""
     shown = ""
     try:
-        while (fleet := _find(client, identity))["state"] not in _OVER:
+        while (fleet := patiently(lambda: _find(client, identity), identity))["state"] not in _OVER:
             waits = fleet["state"] == FleetState.WAITING and fleet["reason"]
             if waits and waits != shown:
                 shown = waits

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from backfill.ui.client import Asking, add_reading, guarded, print_json
+from backfill.ui.errands import patiently
 from backfill.ui.parser import BAD_DATA, OK, add_verbs, say
 
 if TYPE_CHECKING:
@@ -124,7 +125,7 @@ def _compare(args: argparse.Namespace) -> int:
 def _compared(client: Asking, text: str, args: argparse.Namespace) -> int:
     """Have the daemon play it in a process of its own, for seconds or minutes."""
     name = client.ask("preview", text=text)["id"]
-    while (answer := client.ask("previewed", id=name))["state"] == "running":
+    while (answer := patiently(lambda: client.ask("previewed", id=name), name))["state"] == "running":
         time.sleep(_LOOK_EVERY_S)
     if args.json:
         print_json(answer)
