@@ -8,7 +8,7 @@ import socket
 import sys
 import threading
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import fields, replace
 from math import inf
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,10 @@ import uvicorn
 from pydantic import BaseModel
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from backfill.core.model.fleet import Checkpoint
 from backfill.core.model.lifecycle import Phase
+from backfill.core.model.operations import HostAllocation, Operation, Source
+from backfill.core.model.pilots import PoolPicture
 from backfill.ports.errors import RefusedError
 from backfill.ui.cli import main
 from backfill.ui.client import AskError, Client
@@ -74,6 +77,22 @@ def test_answers_have_the_shape_that_openapi_tells(
     found = web.get(f"/api/v1/{path}")
     assert found.status_code == 200
     shape.model_validate(found.json(), strict=False)
+
+
+@pytest.mark.parametrize(
+    ("record", "shape"),
+    [
+        (Operation, answers.CallTold),
+        (HostAllocation, answers.ClaimTold),
+        (Source, answers.SourceTold),
+        (PoolPicture, answers.PoolTold),
+        (Checkpoint, answers.CheckpointTold),
+    ],
+)
+def test_records_have_the_shape_that_openapi_tells(record: type, shape: type[BaseModel]) -> None:
+    """Also those of which this daemon has none, as it asks no pool."""
+    kind: Any = record
+    assert {one.name for one in fields(kind)} == set(shape.model_fields)
 
 
 def test_the_api_is_documented(web: httpx.Client) -> None:

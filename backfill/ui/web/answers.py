@@ -146,6 +146,7 @@ class PoolTold(_Exact):
     seen_s: float
     idle: int
     problem: str
+    silent: list[str] = Field(description="Access points without an answer: more may wait there.")
 
 
 class StatusAnswer(_Exact):
