@@ -114,6 +114,26 @@ def test_the_picture_is_drawn_and_a_click_on_it_explains(scene: Scene) -> None:
     scene.says("Its story")
 
 
+def test_what_was_asked_for_last_stays_although_another_answer_comes_later(scene: Scene) -> None:
+    """Else the button beside it would evict what somebody had looked at before."""
+    scene.enter(BO)
+    scene.tab.js(
+        "window.slow = new Promise((go) => { window.go = go; }); window.quick = window.fetch;"
+        'window.fetch = async (path, how) => { if (path.endsWith("/bm1")) await window.slow;'
+        "const reply = await window.quick(path, how);"
+        'if (path.endsWith("/bm1")) setTimeout(() => { window.late = true; }, 100); return reply; }; 0'
+    )
+    for name in ("bm1", "bm2"):
+        scene.tab.js(
+            f'document.getElementById("subject").value = "{name}";'
+            'document.getElementById("ask").requestSubmit()'
+        )
+    scene.tab.await_js('document.querySelector("#why h3").textContent === "bm2"')
+    scene.tab.js("window.go(); 0")
+    scene.tab.await_js("window.late === true")
+    assert scene.tab.js('document.querySelector("#why h3").textContent') == "bm2"
+
+
 def test_an_operator_evicts_and_sees_it_and_a_reader_cannot(scene: Scene) -> None:
     """A reader's page has no such button, and what it would send is refused all the same."""
     scene.enter(CY)

@@ -74,7 +74,8 @@
   async function explain(subject) {
     if (!subject) return;
     state.subject = subject; at("subject").value = subject;
-    try { told(await call("explain/" + encodeURIComponent(subject))); } catch (error) { at("why").replaceChildren(make("p", error.message)); }
+    const latest = (write) => { if (state.subject === subject) write(); }; // somebody may have asked for another meanwhile
+    try { const found = await call("explain/" + encodeURIComponent(subject)); latest(() => told(found)); } catch (error) { latest(() => at("why").replaceChildren(make("p", error.message))); }
   }
   function told(found) {
     const parts = [], { node, host, job } = found, name = found.subject;
@@ -104,7 +105,7 @@
       const one = make("button", text, { type: on ? "submit" : "button", className: on ? "grave" : "" });
       const go = async (event) => {
         event.preventDefault();
-        try { await call("evictions", "POST", { subject: name, on, reason: reason.value }); say(`${name}: ${on ? "closed; what is there is pushed aside" : "open again"}`); await explain(name); } catch (error) { say(error.message, true); }
+        try { await call("evictions", "POST", { subject: name, on, reason: reason.value }); say(`${name}: ${on ? "closed; what is there is pushed aside" : "open again"}`); if (state.subject === name) await explain(name); } catch (error) { say(error.message, true); }
       };
       if (on) bar.addEventListener("submit", go); else one.addEventListener("click", go);
       return one;
