@@ -212,6 +212,15 @@ def test_monitoring_is_answered(web: httpx.Client) -> None:
     assert told.text.endswith("# EOF\n")
 
 
+@pytest.mark.parametrize("path", ["/livez", "/readyz", "/metrics", "/", "/static/page.js"])
+def test_who_asks_for_the_head_alone_gets_it(path: str, web: httpx.Client) -> None:
+    """As balancers and watchdogs do: the same as with GET, without a body."""
+    whole, head = web.get(path), web.head(path)
+    assert (head.status_code, head.content) == (200, b"")
+    assert head.headers["Content-Type"] == whole.headers["Content-Type"]
+    assert set(head.headers) == set(whole.headers)
+
+
 def test_the_page_and_its_parts_are_ours_alone(web: httpx.Client) -> None:
     """No script but those files may run, and none of them names another place."""
     page = web.get("/")

@@ -24,12 +24,14 @@ _METRICS: Documented = {
 }
 
 
+@api.head("/livez", include_in_schema=False)
 @api.get("/livez", response_class=Response, responses=_TEXT)
 async def livez() -> Response:
     """Tell that this service lives; nothing is said of the daemon."""
     return PlainTextResponse("ok\n", headers=HEADERS)
 
 
+@api.head("/readyz", include_in_schema=False)
 @api.get("/readyz", response_model=answers.ReadyAnswer, responses=_NOT_READY)
 async def readyz(gateway: Asked) -> Response:
     """Tell whether the daemon answers, may act, and knows Slurm as it is now."""
@@ -37,6 +39,7 @@ async def readyz(gateway: Asked) -> Response:
     return AsciiJson(answer, 200 if answer["ready"] else 503, headers=HEADERS)
 
 
+@api.head("/metrics", include_in_schema=False)
 @api.get("/metrics", response_class=Response, responses=_METRICS)
 async def metrics(gateway: Asked, request: Request) -> Response:
     """Tell what Prometheus reads, in the form that it accepts."""

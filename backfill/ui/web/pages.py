@@ -29,12 +29,14 @@ _POLICY = (
 api = APIRouter(responses=TROUBLE)
 
 
+@api.head("/", include_in_schema=False)
 @api.get("/", include_in_schema=False)
 async def page() -> Response:
     """Send the page."""
     return _file(_OWN / "page.html", "text/html")
 
 
+@api.head("/static/{name}", include_in_schema=False)
 @api.get("/static/{name}", include_in_schema=False)
 async def part(name: str) -> Response:
     """Send a part of the page."""
