@@ -107,6 +107,18 @@ def evidence(delays_s: dict[str, float]) -> Evidence:
     return Evidence(jobs={}, delays_s=delays_s, complaints=(), left=(), records=())
 
 
+def test_a_counter_that_never_counted_to_its_end_is_not_whole(scenario: Scenario) -> None:
+    """It is cut off in the midst of its numbers, or has never begun, or never came: all that is told."""
+    cut = replace(scenario, limit_s=10.0)
+    texts = {v.title: v for v in played(cut).verdicts}
+    found = texts[scenario.expect[0].title]
+    assert (found.ok, found.text) == (False, "not every counter went on without a gap or duplicate")
+    assert found.details == tuple(f"counter-{n} (job {n + 4}) is cancelled" for n in (1, 2))
+    never = replace(scenario, limit_s=0.1)
+    (found, *_) = (v for v in played(never).verdicts if v.title == scenario.expect[0].title)
+    assert found.details == ("counter-1 was never submitted", "counter-2 was never submitted")
+
+
 def test_a_scenario_that_does_not_end_is_broken_off(scenario: Scenario) -> None:
     """At its limit what still runs is cancelled, and that is a no of its own."""
     endless = replace(

@@ -78,6 +78,7 @@ def test_values_are_read_with_their_units(tmp_path: Path) -> None:
         ("name: high", "name: low, copies: 2", "9: jobs[1].name makes a second job called low"),
         ("count: 10", "count: 10, cpus: 2", "8: jobs[0].cpus is 2, but an instance has 1"),
         ("count: 10", "count: 10, memory_mb: 999", "8: jobs[0].memory_mb is 999, but an instance"),
+        ("count: 10", "count: 10, memory_mb: 256", "8: jobs[0].memory_mb is 256, but an instance has 208 MB"),
         ("count: 10", "count: 10, nodes: vn9", "8: jobs[0].nodes has vn9, which is no instance"),
         ("count: 10", "count: 10, copies: 99999", "7: jobs makes more than 10000 jobs"),
         ("run_s: 2s", "run_s: 2s, cpus: 3", "9: jobs[1].cpus is 3, but a host has 2 CPUs at most"),
@@ -107,6 +108,14 @@ def test_jobs_that_wait_for_one_another_are_refused(tmp_path: Path) -> None:
     assert problems(tmp_path, text) == [
         "8: jobs[0].when.job closes a circle: low waits for high waits for low; "
         "let one of them begin by itself"
+    ]
+
+
+def test_counters_are_expected_only_where_a_job_counts(tmp_path: Path) -> None:
+    """Nothing that nobody counted has a gap."""
+    text = SMALL.replace("count: 10", "run_s: 10s") + "expect:\n  - check: counters-whole\n"
+    assert problems(tmp_path, text) == [
+        "11: expect[0].check is counters-whole, but no job counts; give one a count, or leave it out"
     ]
 
 

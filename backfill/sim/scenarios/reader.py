@@ -189,6 +189,7 @@ def contradictions(scenario: Scenario) -> Iterator[Contradiction]:
     for index, fault in enumerate(scenario.faults):
         yield from _fault(scenario, fault, f"faults[{index}]")
     yield from _paper(scenario)
+    yield from _counters(scenario)
     for index, expectation in enumerate(scenario.expect):
         yield from _expectation(scenario, expectation, f"expect[{index}]")
 
@@ -271,8 +272,10 @@ def _place(scenario: Scenario, entry: JobEntry, path: str) -> Iterator[Contradic
     flavour = scenario.policies.instances.flavour
     where = "an instance" if grid else "a host"
     raising = "policy.instances.flavour" if grid else "the hosts"
+    # An instance keeps some of its memory for itself.
+    has = {"cpus": flavour.cpus, "memory_mb": flavour.node_memory_mb} if grid else {}
     for key, unit in (("cpus", "CPUs"), ("memory_mb", "MB")):
-        most = getattr(flavour, key) if grid else _most(scenario, key)
+        most = has[key] if grid else _most(scenario, key)
         if getattr(entry, key) > most:
             what = f"is {getattr(entry, key)}, but {where} has {most} {unit} at most"
             yield f"{path}.{key}", what, f"lower it, or raise it in {raising}"
@@ -325,6 +328,16 @@ def _circles(scenario: Scenario) -> Iterator[Contradiction]:
             what = f"closes a circle: {' waits for '.join([*seen, entry.name])}"
             yield f"jobs[{index}].when.job", what, "let one of them begin by itself"
             return
+
+
+def _counters(scenario: Scenario) -> Iterator[Contradiction]:
+    """Counters of which there are none would always be whole."""
+    if any(entry.count for entry in scenario.jobs):
+        return
+    for index, expectation in enumerate(scenario.expect):
+        if expectation.check is Assertion.COUNTERS_WHOLE:
+            what = f"is {expectation.check}, but no job counts"
+            yield f"expect[{index}].check", what, "give one a count, or leave it out"
 
 
 def _expectation(scenario: Scenario, expectation: Expectation, path: str) -> Iterator[Contradiction]:

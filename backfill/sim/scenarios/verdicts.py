@@ -91,15 +91,24 @@ def _follow(change: ch.Change, host_of: dict[str, str], node_of: dict[str, str])
 def _counters_whole(scenario: Scenario, _: Expectation, evidence: Evidence) -> ScenarioVerdict:
     counting = [e for e in scenario.jobs if e.count]
     names = [n for e in counting for n in e.all_names]
-    if evidence.complaints:
-        return ScenarioVerdict(
-            False, "not every counter went on without a gap or duplicate", evidence.complaints
-        )
+    wrong = (*evidence.complaints, *_unfinished(names, evidence))
+    if wrong:
+        return ScenarioVerdict(False, "not every counter went on without a gap or duplicate", wrong)
     numbers = sum(e.count * len(e.all_names) for e in counting)
     return ScenarioVerdict(
         True,
         f"{len(names)} counters went on without a gap and without a duplicate: {numbers} numbers, each once",
     )
+
+
+def _unfinished(names: Iterable[str], evidence: Evidence) -> Iterator[str]:
+    """Whoever was cut off has no gap, and has not said all of its numbers."""
+    for name in names:
+        job = evidence.jobs.get(name)
+        if job is None:
+            yield f"{name} was never submitted"
+        elif job.state is not JobState.COMPLETED:
+            yield f"{name} (job {job.id}) is {job.state.lower()}"
 
 
 def _ended_once(_: Scenario, __: Expectation, evidence: Evidence) -> ScenarioVerdict:
