@@ -35,3 +35,20 @@ def test_one_in_the_place_of_the_sites_is_younger_as_well(tmp_path: Path) -> Non
     assert int((tmp_path / "job_submit.site.lua").stat().st_mtime) == ahead_s
     script.remove()
     assert (path.read_text(), int(path.stat().st_mtime)) == ("-- ours\n", ahead_s + 2)
+
+
+def test_a_change_of_the_sites_own_script_is_due_and_is_read(tmp_path: Path) -> None:
+    """Slurmctld looks at the age of ours alone."""
+    path, sites = tmp_path / "job_submit.lua", tmp_path / "job_submit.site.lua"
+    path.write_text("-- theirs\n")
+    script, rules = SubmitScript(tmp_path, tmp_path), SubmitRules(tmp_path / "poke")
+    script.install(rules)
+    before_s = int(path.stat().st_mtime)
+    assert script.follows(rules)
+    sites.write_text("-- theirs, with another rule\n")
+    assert not script.follows(rules)
+    script.install(rules)
+    assert script.follows(rules)
+    assert int(path.stat().st_mtime) > before_s
+    script.remove()
+    assert path.read_text() == "-- theirs, with another rule\n"

@@ -229,8 +229,8 @@ class Hooks:
         ):
             return ""
         return (
-            "job_submit.lua is of another version of backfill or of its policy file; run "
-            "`backfill slurm hooks install`"
+            "job_submit.lua is of another version of backfill, its policy file or the site's script; "
+            "run `backfill slurm hooks install`"
         )
 
     # --- inside --------------------------------------------------------------------------------
