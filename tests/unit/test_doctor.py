@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -424,6 +425,18 @@ def test_each_planted_fault_is_found_alone(defect: Defect, which: str, plant: Pl
     told = found[0].to_json()
     assert all(told[key] for key in ("code", "grade", "about", "what", "why"))
     assert told["mend"] or which in ("hint",)
+
+
+def test_the_remedy_for_a_missing_include_suits_a_file_without_a_last_line_end(tmp_path: Path) -> None:
+    """Otherwise it would be a word of that line, and slurmctld would not start again."""
+    conf = tmp_path / "slurm.conf"
+    conf.write_text("PartitionName=htc State=UP")
+    plant = _slurm(site=_site(CONF.replace("Include backfill.conf", "")))
+    (finding,) = examine(plant(sound(tmp_path))).all
+    command = finding.mend.partition(";")[0].replace("/etc/slurm/slurm.conf", str(conf))
+    subprocess.run(["sh", "-c", command], check=True)
+    assert conf.read_text().split("\n")[0] == "PartitionName=htc State=UP"
+    assert read_site(conf, conf.with_name("backfill.conf")).include is not None
 
 
 def test_a_directory_that_a_host_has_not_mounted_is_named_with_its_mount_point(tmp_path: Path) -> None:

@@ -232,7 +232,8 @@ def copies(facts: Facts) -> Iterator[Finding]:
             Defect.INCLUDE_ABSENT,
             facts.config.slurm.conf,
             f"{facts.config.slurm.conf} does not include {include}, which lies beside it",
-            f"echo 'Include {include}' >>{facts.config.slurm.conf}; scontrol reconfigure",
+            # The file's last line may have no end.
+            f"printf '\\nInclude {include}\\n' >>{facts.config.slurm.conf}; scontrol reconfigure",
         )
     if others := slurm.settings.controllers[1:]:
         folder = str(facts.config.slurm.conf).rpartition("/")[0]
