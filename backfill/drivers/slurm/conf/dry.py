@@ -29,9 +29,15 @@ _LARGEST_BYTES = 1 << 20
 _WITHIN_S = 10
 _HARMLESS = "specified more than once, latest value used"
 _READY = "Running as primary controller"
-# An address on lo lets getaddrinfo find something in a network that has nothing else.
+# An address on lo lets getaddrinfo find something in a network that has nothing else. With auth/slurm each
+# slurmctld puts its own socket in the place of the one by which all commands on this machine are known
+# (plugins/auth/slurm/sack.c).
 _SCRIPT = """
 ip link set lo up && ip addr add 192.0.2.1/32 dev lo || exit 75
+for at in /run/slurm /run/slurmctld; do
+    [ -d $at ] || continue
+    mount -t tmpfs -o mode=755,uid=$(stat -c %u $at),gid=$(stat -c %g $at) none $at || exit 75
+done
 timeout {within_s} slurmctld -D -c -f {dir}/slurm.conf >{dir}/log 2>&1 &
 until grep -q -e '{ready}' -e fatal: {dir}/log || ! kill -0 $!; do sleep 0.02; done 2>/dev/null
 kill $! 2>/dev/null
@@ -59,9 +65,10 @@ def dry_start(
     """Start slurmctld with `text` as the managed file, without network and with no state.
 
     It runs in a network namespace of its own, so it reaches no node, no database and not the
-    living controller, and is ended as soon as it has read everything (0.1 s on 22.05). Programs
-    that it could call are taken out. `scratch` is a directory that it may use. `instead`: what files
-    of slurm.conf's directory would hold, by their names, itself among them.
+    living controller, has directories of its own for sockets, and is ended as soon as it has read
+    everything (0.1 s on 22.05). Programs that it could call are taken out. `scratch` is a directory
+    that it may use. `instead`: what files of slurm.conf's directory would hold, by their names, itself
+    among them.
     """
     with _directory(scratch) as place:
         _copy(conf, managed, text, instead, place)
@@ -69,7 +76,7 @@ def dry_start(
         path = f"{commands.bin_dir}:" if commands.bin_dir else ""
         patient = replace(commands, bin_dir=None, conf=None, timeout_s=_WITHIN_S + 5)
         search = path + "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-        argv = ["unshare", "--net", "--", "sh", "-c", script]
+        argv = ["unshare", "--net", "--mount", "--", "sh", "-c", script]
         try:
             said = patient.run(argv, "dry start", {"PATH": search})
         except DriverError as error:
