@@ -42,6 +42,7 @@ class LossBook:
                 "" if workload is None else workload.name,
                 run.cause,
                 round(run.core_s, 3),
+                run.job.raw_id,
             )
             self.add(lost)
             yield lost

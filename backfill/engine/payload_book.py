@@ -138,7 +138,8 @@ class PayloadBook:
 
     def lost(self, change: WorkLost) -> None:
         """Count a run of a job, perhaps a pilot's, that came to nothing."""
-        times = self._given_up.setdefault(change.job_id, [])
+        pilot = str(change.number) if change.number else change.job_id
+        times = self._given_up.setdefault(pilot, [])
         times.append((change.at_s, change.cause))
         while len(self._given_up) > _MOST_IDS:
             self._given_up.popitem(last=False)

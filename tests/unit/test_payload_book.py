@@ -60,6 +60,19 @@ def test_what_was_lost_has_our_reason_or_was_not_by_us() -> None:
     }
 
 
+def test_a_pilot_of_an_array_is_known_to_its_pool_by_its_number() -> None:
+    """Slurm shows a task as 100_3, and tells its script 103; the journal keeps both."""
+    book, journal = PayloadBook(), MemoryJournal()
+    ours = WorkLost("100_3", 0, "vn1", NOON_S, "pilots", "patience", 100.0, 103)
+    changes: list[Change] = [*book.news([run(1, pilot="103", done=False)], NOON_S), ours]
+    journal.append([Record(NOON_S, "change", "7", encode(change)) for change in changes])
+    book.lost(ours)
+    again = PayloadBook()
+    again.recall(journal)
+    for one in (book, again):
+        assert list(told(one)[0][0]["lost"]) == ["patience"]
+
+
 def test_the_book_outlives_the_daemon() -> None:
     """The journal has all of it, and nothing is booked a second time."""
     book, journal = PayloadBook(), MemoryJournal()

@@ -338,7 +338,8 @@ class LastWords:
 class WorkLost:
     """A run of a job on a node of ours came to nothing, for `cause`: so much work was in vain.
 
-    `workload`: the policy file's name for such jobs, or empty. For people only.
+    `workload`: the policy file's name for such jobs, or empty. `number`: what Slurm tells the job that its id
+    is, another than Slurm shows of an array's task; 0: it is not known. For people only.
     """
 
     job_id: str
@@ -348,6 +349,7 @@ class WorkLost:
     workload: str
     cause: str
     core_s: float
+    number: int = 0
 
 
 @dataclass(frozen=True, slots=True)
