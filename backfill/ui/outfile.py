@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import gzip
+import io
 import os
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import TextIO
 
 _STDOUT = (Path("-"), Path("/dev/stdout"), Path("/dev/fd/1"), Path("/proc/self/fd/1"))
 
@@ -56,9 +60,9 @@ def _seen(path: Path) -> str | None:
 
 
 def write_text(path: Path, chunks: Iterable[str]) -> None:
-    """Write a file whole or not at all; a device or pipe is written to directly.
+    """Write a file whole or not at all, packed if its name ends with `.gz`.
 
-    A link stays, and what it leads to is written.
+    A device or pipe is written to directly. A link stays, and what it leads to is written.
 
     OutputError if the disk is full, for example.
     """
@@ -80,8 +84,23 @@ def _write(path: Path, chunks: Iterable[str]) -> None:
         return
     builder = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        with builder.open("w", encoding="utf-8") as out:
+        with _open(builder, packed=path.suffix == ".gz") as out:
             out.writelines(chunks)
         builder.replace(path)
     finally:
         builder.unlink(missing_ok=True)
+
+
+@contextmanager
+def _open(path: Path, *, packed: bool) -> Iterator[TextIO]:
+    """Open for writing; the same text makes the same file, so that an archive tells neither name nor time."""
+    if not packed:
+        with path.open("w", encoding="utf-8") as plain:
+            yield plain
+        return
+    with (
+        path.open("wb") as raw,
+        gzip.GzipFile("", "wb", fileobj=raw, mtime=0) as archive,
+        io.TextIOWrapper(archive, encoding="utf-8") as out,
+    ):
+        yield out

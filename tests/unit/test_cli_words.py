@@ -188,6 +188,19 @@ def test_a_right_policy_file_passes(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert json.loads(capsys.readouterr().out) == []
 
 
+@pytest.mark.parametrize(
+    ("text", "status", "said"),
+    [(None, 0, "/dev/stdin: no mistakes found\n"), ("clsuter: x\n", 65, "/dev/stdin:1:1: ")],
+)
+def test_a_policy_is_checked_on_its_way_through_a_pipe(text: str | None, status: int, said: str) -> None:
+    """`-` was a file of that name, which nobody has."""
+    given = text or (Path(__file__).parents[2] / "config/policy.minimal.yaml").read_text()
+    command = [sys.executable, "-m", "backfill", "policy", "check", "-"]
+    done = subprocess.run(command, input=given, capture_output=True, text=True, check=False)
+    assert done.returncode == status
+    assert (done.stdout or done.stderr).startswith(said)
+
+
 def test_a_policy_file_with_a_hint_passes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """It is told beside the problems, of which there are none."""
     example = Path(__file__).parents[2] / "config/policy.minimal.yaml"

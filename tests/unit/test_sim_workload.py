@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import hashlib
 import itertools
 from math import exp, log
@@ -24,8 +25,9 @@ from backfill.sim.traces.models import (
     scaled_to_load,
     with_estimates,
 )
+from backfill.sim.traces.reader import read_trace
 from backfill.ui.cli import main as command
-from backfill.ui.parser import BAD_DATA, USAGE
+from backfill.ui.parser import BAD_DATA, OK, USAGE
 
 DRAWS = 20_000
 
@@ -135,6 +137,16 @@ def test_a_file_that_cannot_be_written_is_one_sentence(
     out = tmp_path / "none" / "x.swf"
     assert command(["workload", "htc", "--jobs", "3", "-o", str(out)]) == BAD_DATA
     assert f"cannot write {out}: " in capsys.readouterr().err
+
+
+def test_a_trace_that_is_named_as_packed_is_packed(tmp_path: Path) -> None:
+    """It was plain text with that name. The same seed makes the same file."""
+    plain, packed, again = tmp_path / "x.swf", tmp_path / "x.swf.gz", tmp_path / "y.swf.gz"
+    for out in (plain, packed, again):
+        assert command(["workload", "htc", "--jobs", "3", "-o", str(out)]) == OK
+    assert gzip.decompress(packed.read_bytes()) == plain.read_bytes()
+    assert packed.read_bytes() == again.read_bytes()
+    assert list(read_trace(packed).run) == list(read_trace(plain).run)
 
 
 @pytest.mark.parametrize(

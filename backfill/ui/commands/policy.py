@@ -25,11 +25,14 @@ _VERBS = {
     "reload": "make the daemon reread its policy file now, as SIGHUP does",
 }
 
+_STDIN = "/dev/stdin"
+_MORE = "; `backfill daemon --config {file} --check` compares it with the cluster"
+
 
 def add_policy_arguments(parser: argparse.ArgumentParser) -> None:
     """Subcommands of `backfill policy`."""
     verbs = add_verbs(parser, _VERBS)
-    verbs["check"].add_argument("file", metavar="FILE", help="the policy file")
+    verbs["check"].add_argument("file", metavar="FILE", help="the policy file; - for standard input")
     verbs["check"].add_argument("--json", action="store_true", help="print the problems as one JSON list")
     add_reading(verbs["reload"])
     verbs["compare"].add_argument("file", metavar="FILE", type=Path, help="the policy file to try")
@@ -50,24 +53,23 @@ def run_policy(args: argparse.Namespace) -> int:
 def _check(args: argparse.Namespace) -> int:
     from backfill.config import ConfigError, hints_of_file, load
 
+    file = _STDIN if args.file == "-" else args.file
     try:
-        config = load(args.file)  # once: it may be a pipe
+        config = load(file)  # once: it may be a pipe
     except ConfigError as error:
         problems = list(error.problems)
     else:
         for hint in hints_of_file(config):
-            say(f"{args.file}: {hint}")
-        problems = _constraint(args.file, config)
+            say(f"{file}: {hint}")
+        problems = _constraint(file, config)
     if args.json:
         print(json.dumps([p.to_json() for p in problems], indent=2))
     elif problems:
         for problem in problems:
             print(problem, file=sys.stderr)
     else:
-        print(
-            f"{args.file}: no mistakes found; `backfill daemon --config {args.file} --check` "
-            "compares it with the cluster"
-        )
+        more = "" if file == _STDIN else _MORE.format(file=file)
+        print(f"{file}: no mistakes found{more}")
     return BAD_DATA if problems else OK
 
 
