@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import json
 import socket
+import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -148,6 +150,31 @@ def test_a_policy_file_is_checked_and_only_an_admin_has_it_taken_over(web: httpx
     assert web.post("/api/v1/policy/reload", headers=bearer(BO)).status_code == 403
     told = web.post("/api/v1/policy/reload", headers=bearer(ADA)).json()
     assert told["problems"] == ["this daemon was not started with a policy file"]
+
+
+def test_policy_texts_are_checked_one_at_a_time(story: Story, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every answer shares Python's lock with a check: many of them would leave nobody any."""
+    go_on, at_once, most = threading.Event(), [0], [0]
+
+    def slow(text: str) -> list[str]:
+        at_once[0] += 1
+        most[0] = max(most[0], at_once[0])
+        go_on.wait(30.0)
+        at_once[0] -= 1
+        return []
+
+    monkeypatch.setattr("backfill.ui.web.acting._problems", slow)
+
+    def check(_: int) -> int:
+        found = story.web.post("/api/v1/policy/check", json={"text": "a: 1"}, headers=bearer(CY))
+        if found.status_code == 503:
+            go_on.set()  # so many wait that no more may
+        return found.status_code
+
+    with ThreadPoolExecutor(8) as crowd:
+        replies = sorted(crowd.map(check, range(8)))
+    assert most == [1]
+    assert set(replies) == {200, 503}
 
 
 def test_everybody_sees_their_own_jobs_alone(story: Story) -> None:

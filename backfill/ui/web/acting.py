@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from typing import Annotated
 
 from anyio import to_thread
-from fastapi import APIRouter, Header, Path
+from fastapi import APIRouter, Header, Path, Request
 from fastapi.responses import Response
 
 from backfill.config import check_text
 from backfill.engine.errands import MOST_TEXT
 from backfill.ui.client import Answer, AskError
-from backfill.ui.parser import NO
+from backfill.ui.parser import NO, UNAVAILABLE
 from backfill.ui.web import answers, orders
 from backfill.ui.web.asker import Asker, Asks
 from backfill.ui.web.replies import HEADERS, TROUBLE, AsciiJson, Known, told, troubles
@@ -29,6 +30,8 @@ Key = Annotated[
     ),
 ]
 Name = Annotated[str, Path(min_length=1, max_length=256)]
+# Texts that are checked or wait for that; a long one takes seconds.
+_MOST_CHECKS = 4
 
 
 @api.post("/evictions", status_code=202, response_model=answers.OrderAnswer)
@@ -124,10 +127,11 @@ async def reload(asker: Asks, key: Key = "") -> Response:
 
 
 @api.post("/policy/check", response_model=answers.CheckAnswer)
-async def check(asker: Asks, file: orders.PolicyText) -> Response:
+async def check(request: Request, asker: Asks, file: orders.PolicyText) -> Response:
     """Check the text of a policy file, by itself: no file that it names is read, and nothing is kept."""
     await asker.shared("ready")  # somebody who may read
-    return told({"problems": await to_thread.run_sync(_problems, file.text)})
+    checks: Checks = request.app.state.checks
+    return told({"problems": await checks.problems(file.text)})
 
 
 @api.post("/policy/previews", status_code=202, response_model=answers.OrderAnswer)
@@ -142,6 +146,25 @@ async def preview(asker: Asks, file: orders.PreviewWish, key: Key = "") -> Respo
 async def previewed(asker: Asks, name: Name, known: Known = "") -> Response:
     """Tell what the policy file would have made of the day, beside what was done, as far as it is known."""
     return told(await asker.ask("previewed", id=name), known)
+
+
+class Checks:
+    """Texts that are checked: one at a time, as every answer shares Python's lock with that."""
+
+    def __init__(self) -> None:
+        self._turn = asyncio.Lock()
+        self._inside = 0
+
+    async def problems(self, text: str) -> list[str]:
+        """Return what is wrong with a text. AskError where too many wait already."""
+        if self._inside >= _MOST_CHECKS:
+            raise AskError("too many policy files are being checked; ask again in a moment", UNAVAILABLE)
+        self._inside += 1
+        try:
+            async with self._turn:
+                return await to_thread.run_sync(_problems, text)
+        finally:
+            self._inside -= 1
 
 
 def _too_long() -> AskError:
