@@ -130,7 +130,7 @@ async def reload(asker: Asks, key: Key = "") -> Response:
 async def check(request: Request, asker: Asks, file: orders.PolicyText) -> Response:
     """Check the text of a policy file, by itself: no file that it names is read, and nothing is kept."""
     await asker.shared("ready")  # somebody who may read
-    checks: Checks = request.app.state.checks
+    checks: TextChecks = request.app.state.checks
     return told({"problems": await checks.problems(file.text)})
 
 
@@ -148,7 +148,7 @@ async def previewed(asker: Asks, name: Name, known: Known = "") -> Response:
     return told(await asker.ask("previewed", id=name), known)
 
 
-class Checks:
+class TextChecks:
     """Texts that are checked: one at a time, as every answer shares Python's lock with that."""
 
     def __init__(self) -> None:

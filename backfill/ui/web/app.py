@@ -39,7 +39,7 @@ def make_app(gateway: Gateway, per_s: float = RATE_PER_S) -> FastAPI:
     app.state.gateway = gateway
     app.state.history = History()
     app.state.streams = streaming.Streams()
-    app.state.checks = acting.Checks()
+    app.state.checks = acting.TextChecks()
     app.add_middleware(ClientBounds, per_s=per_s)
     app.add_exception_handler(AskError, no_answer)
     app.add_exception_handler(HTTPException, refused)
