@@ -27,8 +27,11 @@ KINDS = frozenset({JOBS, NODES})
 _PARTED = frozenset({"status", "hosts", "nodes", "instances", "fleets", "explain", "checkpoints"})
 # Questions that tell neither of a node nor of other people's jobs.
 _HARMLESS = frozenset({"mine", "metrics", "ready", "harvest", "previewed"})
-# `job 12, 13`, and any other number that is not part of a name, an address or a fraction.
-_A_JOB = re.compile(r"\bjobs? (?P<ids>\d[\d_+]*(?:, \d[\d_+]*)*)|(?<![\w.-])\d+(?:[_+]\d+)?(?!\w|\.\d)")
+# `job 12, 13`, what a host was given to, and any other number that is not part of a name, an address or a
+# fraction. A hook may have told of a job that Slurm does not show yet.
+_A_JOB = re.compile(
+    r"(?:\bjobs? |(?<=given to ))(?P<ids>\d[\d_+]*(?:, \d[\d_+]*)*)|(?<![\w.-])\d+(?:[_+]\d+)?(?!\w|\.\d)"
+)
 _SOMEBODYS = "another's job"
 
 

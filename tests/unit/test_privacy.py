@@ -183,6 +183,7 @@ def test_texts_keep_names_addresses_and_counts() -> None:
     veil = Veil("cy", frozenset({JOBS}), jobs.get)
     told = {
         "given to 3": "given to another's job",
+        "bm1 given to 4, bm2 given to 99, 98": "bm1 given to 4, bm2 given to another's job",
         "job 4 waits": "job 4 waits",
         "job 3, 4 has left": "another's job has left",
         "job 99 has ended": "another's job has ended",
