@@ -78,6 +78,14 @@ def test_weights_for_what_only_a_database_knows_are_left_out(
     assert "gres" not in given.casefold()
 
 
+def test_nothing_that_looks_after_what_jobs_have_outside_is_tried(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """To a slurmctld without jobs each burst buffer of a job is one that its job has left behind."""
+    text = "ClusterName=c\nBurstBufferType=burst_buffer/datawarp\nburstbuffertype = x\nNodeName=bm1\n"
+    assert tried(monkeypatch, tmp_path, text)["slurm.conf"].startswith("ClusterName=c\nNodeName=bm1\n")
+
+
 def test_files_can_be_tried_before_they_are_there(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (tmp_path / "cgroup.conf").write_text("old\n")
     given = tried(

@@ -18,7 +18,7 @@ from backfill.ports.errors import DriverError
 
 # What would reach outside, or into the real controller's files; the dry one gets its own.
 _TAKEN_AWAY = re.compile(
-    r"\s*(StateSaveLocation|SlurmctldPidFile|SlurmctldLogFile|SlurmSchedLogFile|JobComp\w*"
+    r"\s*(StateSaveLocation|BurstBufferType|SlurmctldPidFile|SlurmctldLogFile|SlurmSchedLogFile|JobComp\w*"
     r"|AccountingStorage\w*|PriorityWeightTRES|(Resume|Suspend|ResumeFail|Reboot|HealthCheck)Program|MailProg"
     r"|SlurmctldPrimary\w+Prog|SlurmctldSyslogDebug)\s*=",
     re.IGNORECASE,
