@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pwd
+import secrets
 from pathlib import Path
 
 import pytest
@@ -30,6 +31,17 @@ def submit(tools: FakeTools, pilot: PilotSpec = PILOT) -> str:
     return SlurmManager(SlurmTools(bin_dir=tools.directory)).submit_pilot(pilot)
 
 
+@pytest.fixture(autouse=True)
+def secret(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(secrets, "token_hex", lambda _: "s3cret")
+
+
+def shows(tools: FakeTools, *jobs: str) -> None:
+    """Let squeue show jobs of the pilot's name."""
+    told = "".join(f"s3cret {job}\n" for job in jobs)
+    tools.answer("squeue --name=backfill-pilot-3", told)
+
+
 def test_a_pilot_is_an_ordinary_users_job(tools: FakeTools, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its name, its mark, its time limit in whole minutes, and its user's own group."""
     monkeypatch.setattr(os, "geteuid", lambda: 0)
@@ -49,10 +61,20 @@ def test_one_that_lives_is_not_submitted_again(tools: FakeTools, monkeypatch: py
     monkeypatch.setattr(os, "geteuid", lambda: 0)
     uid = PERSON.pw_uid
     mark = mark_of(3)
-    told = f"{uid} 21 {mark}\n{uid} 9 {mark}\n0 3 {mark}\n{uid} 2 (null)\n{uid} 1 {mark}1\n"
-    tools.answer("squeue --name=backfill-pilot-3 -o %U %A %k", told)
+    shows(tools, f"{uid} 21 {mark}", f"{uid} 9 {mark}", f"0 3 {mark}", f"{uid} 2 (null)", f"{uid} 1 {mark}1")
     assert submit(tools) == "9"
     assert tools.changes() == []
+
+
+@pytest.mark.parametrize("comment", [mark_of(3), "mine"])
+def test_a_strangers_comment_makes_no_pilot(
+    tools: FakeTools, monkeypatch: pytest.MonkeyPatch, comment: str
+) -> None:
+    """It may have a line's end, and behind it what looks like another job of the pilot's user."""
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    shows(tools, f"2001 5 x\n{PERSON.pw_uid} 12345 {comment}")
+    tools.answer("sbatch", "17\n")
+    assert submit(tools) == "17"
 
 
 @pytest.mark.parametrize("comment", ["(null)", "", "mine", "backfill: pilot 31"])
@@ -62,7 +84,7 @@ def test_a_payload_that_takes_a_pilots_name_is_no_pilot(
     """Our pilot would wait for it without end: it is named, and others are sent instead."""
     monkeypatch.setattr(os, "geteuid", lambda: 0)
     uid = PERSON.pw_uid
-    tools.answer("squeue --name=backfill-pilot-3 -o %U %A %k", f"0 5 (null)\n{uid} 77 {comment}\n")
+    shows(tools, "0 5 (null)", f"{uid} 77 {comment}")
     with pytest.raises(RefusedError, match=r"job 77 of user .* has its name.*scancel 77"):
         submit(tools)
     assert tools.changes() == []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pwd
+import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
@@ -54,10 +55,14 @@ def _living(commands: SlurmTools, pilot: PilotSpec, uid: int) -> str | None:
 
     Another job of the user that has its name is in its way, as Slurm lets one of a name work at a time:
     RefusedError. The user is looked for here: squeue shows nothing, and ends well, where it does not like
-    one's name. %A: of an array that waits the number alone.
+    one's name. %A: of an array that waits the number alone. Anybody's job may have this name, and squeue
+    prints a line's end in its comment as one: a secret word tells which lines are squeue's own.
     """
-    argv = ["squeue", "-h", "-a", f"--name={pilot.name}", "-o", "%U %A %k"]
-    lines = (line.split(" ", 2) for line in commands.run(argv, pilot.name).splitlines())
+    secret = secrets.token_hex(8)
+    argv = ["squeue", "-h", "-a", f"--name={pilot.name}"]
+    shown = {"SQUEUE_FORMAT": f"{secret} %U %A %k"}  # command lines are seen by all
+    found = commands.run(argv, pilot.name, shown).split("\n")
+    lines = (line.split(" ", 3)[1:] for line in found if line.startswith(secret))
     theirs = [line for line in lines if line[0] == str(uid) and len(line) == 3 and line[1].isdecimal()]
     ours = [job_id for _, job_id, comment in theirs if comment.rstrip() == one_line(pilot.comment)]
     if ours:
