@@ -223,3 +223,15 @@ def test_a_wrong_file_is_refused(
     printed = capsys.readouterr()
     assert sentence in printed.err
     assert printed.out == ""
+
+
+def test_a_maintenance_may_be_under_way_when_the_replay_begins(tmp_path: Path) -> None:
+    """As one of processors may, without a policy: its nodes are kept from the first moment on."""
+    (tmp_path / "t.swf").write_text("".join(swf_lines([ModelJob(0, 60, 2), ModelJob(0, 60, 2)], ())))
+    (tmp_path / "policy.yaml").write_text(text())
+    (tmp_path / "kept.yaml").write_text("reservations: [{nodes: bm1, at_s: 0, for_s: 10m}]\n")
+    out = tmp_path / "jobs.csv"
+    options = ("--policy", str(tmp_path / "policy.yaml"), "--reservations", str(tmp_path / "kept.yaml"))
+    assert main([str(tmp_path / "t.swf"), "--cluster", "2x2", *options, "--jobs-csv", str(out)]) == 0
+    rows = [line.split(",") for line in out.read_text().splitlines()[1:]]
+    assert [row[-1] for row in rows] == ["bm2", "bm2"]

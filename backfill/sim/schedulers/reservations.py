@@ -63,7 +63,7 @@ class ReservationEntry:
 
     nodes: tuple[str, ...]
     # From then on, after the beginning, for so long.
-    at_s: float
+    at_s: float = field(metadata={"least": 0})
     for_s: float
     # For work on the hosts themselves: instances have to leave them as well.
     maintenance: bool = True
