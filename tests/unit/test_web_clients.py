@@ -8,7 +8,7 @@ import ssl
 import threading
 import time
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -187,6 +187,55 @@ def test_an_address_has_so_many_connections_and_no_more(
         with socket.create_connection(("127.0.0.1", port)):
             assert _told(port) == b""
             assert _told(port, "127.0.0.2").startswith(b"HTTP/1.1 200 ")
+        crowd.close()
+        assert wait_until(lambda: _told(port).startswith(b"HTTP/1.1 200 "), _PATIENCE_S)
+
+
+def test_who_never_begins_tls_has_no_more_connections_than_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each takes a descriptor: one address without a word would take them all, and nobody else come in."""
+    monkeypatch.setattr("backfill.ui.web.client_bounds.is_loopback", lambda address: False)
+    monkeypatch.setattr("backfill.ui.web.client_bounds.MOST_OF_ADDRESS", 3)
+    monkeypatch.setattr("backfill.ui.web.client_bounds._REFUSED_OF_ADDRESS", 1)
+    pair = self_made(tmp_path / "tls", time.time())
+    context = ssl.create_default_context(cafile=str(pair[0]))
+
+    def lives(address: str) -> bool:
+        with ExitStack() as client, suppress(ConnectionError, ssl.SSLEOFError):
+            plain = client.enter_context(socket.create_connection(("127.0.0.1", port), 30.0, (address, 0)))
+            secure = client.enter_context(context.wrap_socket(plain, server_hostname="127.0.0.1"))
+            secure.sendall(b"GET /livez HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+            return secure.recv(4096).startswith(b"HTTP/1.1 200 ")
+        return False
+
+    with served(tmp_path / "none.sock", pair=pair) as port, ExitStack() as crowd:
+        silent = [crowd.enter_context(socket.create_connection(("127.0.0.1", port), 30.0)) for _ in range(6)]
+        assert [_closed(one) for one in silent[4:]] == [True, True]
+        assert not lives("127.0.0.1")
+        assert lives("127.0.0.2")
+        crowd.close()
+        assert wait_until(lambda: lives("127.0.0.1"), _PATIENCE_S)
+
+
+def _closed(client: socket.socket) -> bool:
+    """Wait until the other end hangs up; False if it does not within the client's patience."""
+    try:
+        return client.recv(1) == b""
+    except ConnectionResetError:
+        return True
+    except TimeoutError:
+        return False
+
+
+def test_all_together_have_so_many_connections_and_no_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Loopback as well, from where many clients may come: descriptors are left for what others are told."""
+    monkeypatch.setattr("backfill.ui.web.client_bounds.MOST_OPEN", 5)
+    with served(tmp_path / "none.sock") as port, ExitStack() as crowd:
+        idle = [crowd.enter_context(socket.create_connection(("127.0.0.1", port), 30.0)) for _ in range(7)]
+        assert [_closed(one) for one in idle[5:]] == [True, True]
         crowd.close()
         assert wait_until(lambda: _told(port).startswith(b"HTTP/1.1 200 "), _PATIENCE_S)
 

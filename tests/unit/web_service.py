@@ -19,7 +19,7 @@ from backfill.core.policy import PolicySet
 from backfill.ports.errors import RefusedError
 from backfill.ports.identity import TokenClaim
 from backfill.ui.web.app import make_app
-from backfill.ui.web.client_bounds import PatientLoop, PatientProtocol
+from backfill.ui.web.client_bounds import Doorway, PatientLoop, PatientProtocol
 from backfill.ui.web.gateway import Gateway
 from tests.unit.living_daemon import WALL_S, policies
 
@@ -69,7 +69,7 @@ def served(
         ssl_certfile=pair[0] if pair else None,
         ssl_keyfile=pair[1] if pair else None,
     )
-    with socket.create_server(("127.0.0.1", 0)) as listening:
+    with Doorway(socket.create_server(("127.0.0.1", 0))) as listening:
         server = uvicorn.Server(config)
         thread = threading.Thread(target=lambda: _run(server, listening))
         thread.start()

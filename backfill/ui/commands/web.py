@@ -64,7 +64,7 @@ def _serve(args: argparse.Namespace) -> int:
     import uvicorn
 
     from backfill.ui.web.app import make_app
-    from backfill.ui.web.client_bounds import PatientLoop, PatientProtocol
+    from backfill.ui.web.client_bounds import Doorway, PatientLoop, PatientProtocol
     from backfill.ui.web.gateway import Gateway
     from backfill.ui.web.tls import TlsError
 
@@ -103,7 +103,7 @@ def _serve(args: argparse.Namespace) -> int:
     )
     say(f"listening on {'https' if pair else 'http'}://{args.listen}")
     with asyncio.Runner(loop_factory=PatientLoop) as runner:
-        runner.run(uvicorn.Server(config).serve(sockets=[server]))
+        runner.run(uvicorn.Server(config).serve(sockets=[Doorway(server)]))
     return OK
 
 

@@ -11,9 +11,10 @@ import socket
 import struct
 import sys
 import time
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Callable
 from fcntl import ioctl
+from functools import partial
 from ipaddress import ip_address, ip_network
 from math import inf
 from termios import TIOCOUTQ
@@ -33,6 +34,8 @@ _MOST_ADDRESSES = 4096
 # theirs; a browser has six. So many more are told that they are too many. Loopback may have all: another
 # server of this machine, or a tunnel, brings many clients from there.
 MOST_OF_ADDRESS, _REFUSED_OF_ADDRESS = 64, 16
+# Connections of all, whatever has come of them: the unit may have 1024 descriptors, and needs some itself.
+MOST_OPEN = 512
 # Where in struct tcp_info (linux/tcp.h, since 4.1) tcpi_bytes_acked is.
 _ACKED_AT = 120
 
@@ -143,16 +146,61 @@ async def _say(send: Send, status: int, sentence: str) -> None:
     await send({"type": "http.response.body", "body": body})
 
 
+class _Counted(socket.socket):
+    """A connection that counts until it is closed."""
+
+    gone: Callable[[], None] | None = None
+
+    def close(self) -> None:
+        """Close it, and count it no more."""
+        super().close()
+        gone, self.gone = self.gone, None
+        if gone is not None:
+            gone()
+
+
+class Doorway(socket.socket):
+    """Listens, and hangs up on connections beyond the bounds as they come.
+
+    uvicorn hears of one with TLS only once the client has begun that, which it may never do.
+    """
+
+    def __init__(self, listening: socket.socket) -> None:
+        """Take the place of a socket that listens."""
+        super().__init__(listening.family, listening.type, listening.proto, fileno=listening.detach())
+        self._open: Counter[str] = Counter()
+
+    def accept(self) -> tuple[socket.socket, Any]:
+        """Take a connection. ConnectionAbortedError where it is one too many: asyncio goes on to the next."""
+        taken, address = super().accept()
+        connection = _Counted(taken.family, taken.type, taken.proto, fileno=taken.detach())
+        network = network_of(str(address[0]))
+        of_one = 0 if is_loopback(str(address[0])) else self._open[network]
+        if of_one >= MOST_OF_ADDRESS + _REFUSED_OF_ADDRESS or self._open.total() >= MOST_OPEN:
+            connection.close()
+            raise ConnectionAbortedError
+        self._open[network] += 1
+        connection.gone = partial(self._left, network)
+        return connection, address
+
+    def _left(self, network: str) -> None:
+        self._open[network] -= 1
+        if not self._open[network]:
+            del self._open[network]
+
+
 class PatientLoop(asyncio.SelectorEventLoop):
     """Lets a close with TLS take its time: `PatientProtocol` ends those that take too long.
 
-    asyncio would cut off what is left after so long, however steadily the client takes it.
+    asyncio would cut off what is left after so long, however steadily the client takes it. For TLS to
+    begin it would wait a minute.
     """
 
     async def create_server(self, *args: Any, **settings: Any) -> asyncio.Server:
         """Listen as any loop does."""
         if settings.get("ssl") is not None:
             settings["ssl_shutdown_timeout"] = inf
+            settings["ssl_handshake_timeout"] = WITHIN_S
         return await super().create_server(*args, **settings)
 
 
