@@ -121,6 +121,25 @@ def test_a_job_is_completed_once_and_only_if_it_did_not_fail() -> None:
     assert completed((done, at_s), at_s + 50.0, (done, at_s + 51.0), day_s=START_S + 40.0) == 0
 
 
+def test_of_what_ran_before_the_day_the_rest_is_work() -> None:
+    """A job of 21 hours that ended an hour into the day would be 20 hours of work that was done before it."""
+    hour_s = 3600.0
+    host = ch.HostSeen(Host("bm1", "bm1", Resources(2, 8192)), START_S - 30 * hour_s)
+    first = Job("1", 1, "htc", JobState.RUNNING, nodes=("vn1",), cpus=1, start_s=START_S - 20 * hour_s)
+    still = replace(first, id="2", raw_id=2, nodes=("vn2",), start_s=START_S - hour_s)
+    changes: list[tuple[float, ch.Change]] = [
+        (START_S - 30 * hour_s, host),
+        (START_S - 20 * hour_s, ch.JobSeen(first, START_S - 20 * hour_s)),
+        (START_S - hour_s, ch.JobSeen(still, START_S - hour_s)),
+        (START_S + hour_s, ch.JobSeen(replace(first, state=JobState.COMPLETED), START_S + hour_s)),
+    ]
+    records = [Record(at_s, "change", "1", encode(change)) for at_s, change in changes]
+    day = journal_day(records, rules(LADDERS[0], 0), START_S, START_S + 24 * hour_s)
+    assert day.figures.worked_core_h == pytest.approx(25.0)
+    # The other one has computed for longer than is usual: so it is over with the day.
+    assert sorted(day.low.run) == [hour_s, 24 * hour_s]
+
+
 def test_a_journal_without_hosts_says_so() -> None:
     with pytest.raises(EmptyDayError, match="let the daemon run for a while first"):
         journal_day([], rules(LADDERS[0], 0), 0.0, 86_400.0)

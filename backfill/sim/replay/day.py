@@ -1,7 +1,8 @@
 """A day out of a daemon's journal: what was done in it, and its jobs as traces that a policy can be tried on.
 
 High-priority jobs come when Slurm gave them their nodes, so that hosts are wanted when they were;
-low-priority jobs come when they were submitted, and compute as long as they did.
+low-priority jobs come when they were submitted, and compute as long as they did, the part before the day
+left out.
 """
 
 from __future__ import annotations
@@ -74,6 +75,7 @@ class _Ran:
     since_s: float | None = None  # it runs since then
     core_s: float = 0.0  # in the day
     run_s: float = 0.0  # of its latest run, in all
+    before_s: float = 0.0  # of that before the day
     first_s: float | None = None
     last_s: float = 0.0
     ended: bool = False
@@ -141,7 +143,7 @@ class _DayBook:
         known = self.jobs.get(job.id)
         if known is not None and known.job.restarts != job.restarts:
             self._stop(job.id, at_s, ended=False)
-            known.run_s = 0.0  # it begins anew
+            known.run_s = known.before_s = 0.0  # it begins anew
         ran = self.jobs.setdefault(job.id, _Ran(job))
         ran.life = len(self.starts)
         if job.state is JobState.RUNNING:
@@ -172,6 +174,7 @@ class _DayBook:
         ran.ended = ran.ended or ended
         if ran.since_s is not None:
             ran.run_s += max(0.0, at_s - ran.since_s)
+            ran.before_s += max(0.0, min(at_s, self.start_s) - ran.since_s)
             ran.core_s += self._cpus(ran.job) * self._inside(ran.since_s, at_s)
             ran.last_s, ran.since_s = at_s, None
 
@@ -264,7 +267,8 @@ class _DayBook:
                 run_s = max(run_s, min(usual_s, ran.job.time_limit_s or usual_s))
             job = ran.job
             submit_s = max(0.0, job.submit_s - self.start_s)
-            builder.add(number, round(submit_s), max(1, round(run_s)), max(1, job.cpus), _limit_s(ran))
+            rest_s = max(1, round(run_s - ran.before_s))  # what was done before is no work of the day
+            builder.add(number, round(submit_s), rest_s, max(1, job.cpus), _limit_s(ran))
             builder.details.append(JobDetails(job.partition, job.user, job.account, job.qos, job.memory_mb))
         if guessed:
             notes.append(
