@@ -15,6 +15,7 @@ from typing import Any
 import httpx
 import jwt
 import pytest
+from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 
 from backfill.config import ConfigError, load
@@ -502,6 +503,14 @@ def test_a_certificate_is_made_for_trials(tmp_path: Path) -> None:
     before = cert.read_bytes()
     assert self_made(tmp_path / "tls", time.time()) == (cert, key)
     assert cert.read_bytes() == before
+
+
+def test_a_certificate_for_trials_is_for_the_address_that_is_listened_on(tmp_path: Path) -> None:
+    """That is what the service prints, and what a client is given."""
+    found = x509.load_pem_x509_certificate(self_made(tmp_path, time.time(), "10.0.0.1")[0].read_bytes())
+    names = found.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    addresses = names.get_values_for_type(x509.IPAddress)
+    assert list(map(str, addresses)) == ["10.0.0.1", "127.0.0.1", "::1"]
 
 
 def test_a_pair_that_cannot_be_used_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

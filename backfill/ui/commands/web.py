@@ -135,7 +135,7 @@ def _pair(args: argparse.Namespace, *, loopback: bool) -> tuple[Path, Path] | No
     if args.self_signed is not None:
         if args.cert or args.key:
             raise ValueError("--self-signed makes a certificate of its own; leave --cert and --key out")
-        pair = self_made(args.self_signed, time.time())
+        pair = self_made(args.self_signed, time.time(), endpoint(args.listen)[0])
         say(f"the certificate {pair[0]} has the fingerprint SHA-256 {fingerprint(pair[0])}")
         return pair
     if (args.cert is None) is not (args.key is None):

@@ -44,23 +44,24 @@ def check_pair(cert: Path, key: Path) -> None:
         ) from error
 
 
-def self_made(directory: Path, now_s: float) -> tuple[Path, Path]:
+def self_made(directory: Path, now_s: float, address: str = "127.0.0.1") -> tuple[Path, Path]:
     """Return a certificate and a key in this directory; they are made where they are not there.
 
+    `address`: where the service listens, for which the certificate holds beside the machine's names.
     TlsError where they cannot be made.
     """
     cert, key = directory / "web.crt", directory / "web.key"
     try:
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         if not (cert.exists() and key.exists()):
-            _make(cert, key, now_s)
+            _make(cert, key, now_s, address)
     except OSError as error:
         raise TlsError(f"{directory} cannot be written: {error.strerror}; name another one") from error
     check_pair(cert, key)
     return cert, key
 
 
-def _make(cert: Path, key: Path, now_s: float) -> None:
+def _make(cert: Path, key: Path, now_s: float, address: str) -> None:
     private = ec.generate_private_key(ec.SECP256R1())
     host = socket.getfqdn()
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, host[:64])])
@@ -68,7 +69,7 @@ def _make(cert: Path, key: Path, now_s: float) -> None:
     names: list[x509.GeneralName] = [
         x509.DNSName(one) for one in sorted({host, socket.gethostname(), "localhost"})
     ]
-    names += [x509.IPAddress(ip_address(one)) for one in ("127.0.0.1", "::1")]
+    names += [x509.IPAddress(ip_address(one)) for one in sorted({address, "127.0.0.1", "::1"})]
     made = (
         x509.CertificateBuilder()
         .subject_name(name)
