@@ -87,6 +87,7 @@ def test_the_main_job_is_seen_while_it_happens(scene: Scene, high: str) -> None:
     told = Client(str(scene.daemon.socket)).ask("explain", subject="vn1")
     scene.says(told["node"]["reason"])
     scene.says(told["story"][-1]["text"])
+    scene.says("; click again for news")  # it stays as it is, while the rest of the page goes on
     assert _complaints(scene) == []
 
 

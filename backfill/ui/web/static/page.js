@@ -80,6 +80,7 @@
   function told(found) {
     const parts = [], { node, host, job } = found, name = found.subject;
     parts.push(make("h3", name, { className: "what" }));
+    parts.push(make("p", `as it was at ${new Date(state.now_s * 1000).toLocaleTimeString()}; click again for news`)); // the rest of the page goes on
     if (node) parts.push(make("p", `${name} is ${node.phase} on ${node.host} since ${when(node.since_s)}: ${node.reason}`));
     if (host) parts.push(make("p", `host ${name}: ${host.reachable ? "answers" : "does not answer: " + host.problem}; ` + (takers(host).length ? "given to job " + takers(host).join(", ") : "given to nobody") + (host.instances.length ? "; instances: " + host.instances.join(", ") : "") + (host.closed ? "; closed: " + host.closed : "")));
     if (job) parts.push(make("p", `job ${name} ${job.name || ""} of ${job.user} is ${job.state}` + (job.nodes && job.nodes.length ? " on " + job.nodes.join(", ") : "")));
