@@ -103,6 +103,20 @@ def test_others_hands_on_our_file(rig: ConfRig) -> None:
     rig.managed.write_text(ours)
 
 
+def test_a_partition_that_somebody_has_closed_stays_closed(rig: ConfRig) -> None:
+    """A reload would open it: until it is open no line is added."""
+    change = transactions_of(rig.lab)
+    rig.ctl("scontrol", "update", "PartitionName=any", "State=DOWN")
+    try:
+        with pytest.raises(RefusedError, match="partition any is DOWN, and would be UP again"):
+            change.apply(lambda now: now.with_nodes(NodeLine(spec(), LineState.FUTURE)), dry=False)
+        assert "State=DOWN" in rig.ctl("scontrol", "show", "partition", "any")
+    finally:
+        rig.ctl("scontrol", "update", "PartitionName=any", "State=UP")
+    change.apply(lambda now: now.with_nodes(NodeLine(spec(), LineState.FUTURE)), dry=False)
+    assert rig.lines() >= {"vn1"}
+
+
 @pytest.mark.parametrize("step", ["backup", "note", "write", "reload", "look", "end"])
 def test_our_process_is_killed_in_the_middle(rig: ConfRig, step: str) -> None:
     """The file is the old or the new one; the next start makes an end, and jobs notice nothing."""

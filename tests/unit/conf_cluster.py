@@ -44,8 +44,8 @@ class ConfCluster:
     """Two bare-metal nodes and those of the managed file, as Slurm would see them.
 
     `deaf`: Slurm does not answer; `ignores`: it does not notice what is in the file; `version`;
-    `raw`: more of its configuration; `gone`: nodes that it does not show; `at`: what happens before a
-    step, by its name.
+    `raw`: more of its configuration; `partitions`: what scontrol shows of them; `gone`: nodes that it
+    does not show; `at`: what happens before a step, by its name.
     """
 
     directory: Path
@@ -56,6 +56,7 @@ class ConfCluster:
     states: dict[str, Node] = field(default_factory=dict)
     jobs: dict[str, Job] = field(default_factory=dict)
     raw: dict[str, str] = field(default_factory=dict)
+    partitions: dict[str, dict[str, str]] = field(default_factory=dict)
     gone: set[str] = field(default_factory=set)
     crash_at: str = ""
     at: dict[str, Callable[[], object]] = field(default_factory=dict)
@@ -110,6 +111,7 @@ class ConfCluster:
             select_type="select/cons_tres",
             partitions=("htc",),
             raw=self.raw,
+            partitions_raw=self.partitions,
         )
 
     def runs(self, job_id: str, node: str, state: JobState = JobState.RUNNING, restarts: int = 0) -> None:

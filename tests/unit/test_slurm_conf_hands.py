@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from backfill.core.model.cluster import Node, NodeBase
+from backfill.core.model.cluster import Node, NodeBase, SlurmVersion
 from backfill.drivers.slurm.conf import transaction
 from backfill.drivers.slurm.conf.dry import DryVerdict
 from backfill.drivers.slurm.conf.files import read_or_empty
@@ -186,3 +186,44 @@ def test_what_root_leaves_in_the_state_directory_is_the_daemons(cluster: ConfClu
     made = list(state.rglob("*"))
     assert {path.name for path in made} >= {"conf", "lock", "backups", "unfinished.json", "site.sha256"}
     assert {(path.stat().st_uid, path.stat().st_gid) for path in made} == {(65534, 65534)}
+
+
+@pytest.mark.parametrize(
+    ("written", "shown", "told"),
+    [
+        (
+            "PartitionName=htc Nodes=bm1",
+            "DOWN",
+            "is DOWN, and would be UP again as .*slurm.conf, line 4 has it",
+        ),
+        ("PartitionName=htc State=drain", "UP", "is UP, and would be DRAIN again"),
+        ("PartitionName=DEFAULT State=UP\nPartitionName=htc", "INACTIVE", "is INACTIVE, .*line 5 has it"),
+        ("PartitionName=other", "UP", "is not in slurm.conf, and would be gone"),
+    ],
+)
+def test_a_partition_that_somebody_has_closed_is_not_opened(
+    cluster: ConfCluster, written: str, shown: str, told: str
+) -> None:
+    """A reload forgets what scontrol was told; ReconfigFlags lets it remember, but not a restart."""
+    cluster.conf.write_text(cluster.conf.read_text() + f"{written}\n")
+    cluster.partitions = {"htc": {"State": shown}}
+    before, reloads = cluster.managed.read_text(), cluster.reloads()
+    with pytest.raises(RefusedError, match=f"by a reload partition htc {told}"):
+        cluster.transactions.apply(with_node("vn2"), dry=False)
+    assert (cluster.managed.read_text(), cluster.reloads()) == (before, reloads)
+    cluster.raw = {"ReconfigFlags": "KeepPartState"}
+    cluster.version, cluster.restart = SlurmVersion(22, 5, 8), ("true",)
+    with pytest.raises(RefusedError, match=told):
+        cluster.transactions.apply(with_node("vn2"), dry=False)
+    cluster.version = SlurmVersion(24, 11, 5)
+    cluster.transactions.apply(with_node("vn2"), dry=False)
+    assert names(cluster) == {"vn1", "vn2"}
+
+
+def test_partitions_as_slurm_conf_has_them_are_no_reason(cluster: ConfCluster) -> None:
+    """Whatever the case of its words, and with the State that Slurm gives to one without."""
+    more = "PartitionName=DEFAULT State=Down\nPartitionName=a\nPartitionName=b State=up\n"
+    cluster.conf.write_text(cluster.conf.read_text() + more)
+    cluster.partitions = {"a": {"State": "DOWN"}, "b": {"State": "UP"}}
+    cluster.transactions.apply(with_node("vn2"), dry=False)
+    assert names(cluster) == {"vn1", "vn2"}

@@ -85,6 +85,22 @@ def check(old: Managed, new: Managed, seen: ClusterObservation, leaving: frozens
             raise BusyError(name, "it takes jobs", "drain it first")
 
 
+def reset_partition(site: Site, settings: SlurmSettings, *, restart: bool) -> str | None:
+    """Say which partition a reload would open or close, or lose: it forgets what scontrol was told of them.
+
+    A reload keeps that with ReconfigFlags=KeepPartState or KeepPartInfo; None: nothing changes.
+    """
+    kept = not restart and "KeepPart" in settings.raw.get("ReconfigFlags", "")
+    for name, words in () if kept else settings.partitions_raw.items():
+        found = site.partition_value(name, "State")
+        if found is None:
+            return f"partition {name} is not in slurm.conf, and would be gone with the jobs that wait there"
+        now, then = words.get("State", ""), (found[1] or "UP").upper()
+        if now not in ("", then):
+            return f"partition {name} is {now}, and would be {then} again as {found[0].place} has it"
+    return None
+
+
 def not_in_force(pairs: Iterable[tuple[str, str]], settings: SlurmSettings) -> str | None:
     """Name the settings that Slurm does not use, in one sentence; None: it uses all."""
     for key, value in pairs:

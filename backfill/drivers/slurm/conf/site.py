@@ -68,14 +68,22 @@ class Site:
 
     def partition(self, name: str) -> tuple[ConfLine, tuple[str, ...]] | None:
         """Find a partition's line, and the words of its Nodes, which may be a DEFAULT line's before it."""
-        inherited = ""
+        found = self.partition_value(name, "Nodes")
+        return (found[0], tuple(_split(found[1]))) if found is not None else None
+
+    def partition_value(self, name: str, key: str) -> tuple[ConfLine, str] | None:
+        """Find a partition's line, and its value for a key, which may be a DEFAULT line's before it.
+
+        Of several lines the last one counts.
+        """
+        inherited, found = "", None
         for line, value in self.values("PartitionName"):
-            nodes = line.value("Nodes") or inherited
+            said = line.value(key) or inherited
             if value == name:
-                return line, tuple(_split(nodes))
-            if value.casefold() == "default":
-                inherited = nodes
-        return None
+                found = line, said
+            elif value.casefold() == "default":
+                inherited = said
+        return found
 
     def nodes(self) -> dict[str, ConfLine]:
         """Every node name of the site with its line; what cannot be read is skipped."""

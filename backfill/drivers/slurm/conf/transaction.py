@@ -215,6 +215,9 @@ class Transactions:
         leaving = named_in(text) - new.names()
         rules.check(old, new, seen, leaving)
         restart = self.reload.check(settings.version, old, new)
+        if reset := rules.reset_partition(site, settings, restart=restart):
+            remedy = "write that into slurm.conf (or ReconfigFlags=KeepPartState), or wait until it is over"
+            raise RefusedError("slurmctld", f"by a reload {reset}", remedy)
         lost = rules.lost(text, new) if force else ""
         hints = (self.reload.hint(settings.version, old, new), lost)
         self.at("backup")
