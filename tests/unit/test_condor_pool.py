@@ -389,6 +389,28 @@ def test_no_token_at_all(tmp_path: Path, tokens: Path) -> None:
     )
 
 
+def jwt_of(claims: bytes) -> bytes:
+    return b"e30." + base64.urlsafe_b64encode(claims).rstrip(b"=") + b".signature"
+
+
+@pytest.mark.parametrize(
+    ("content", "told"),
+    [
+        (b"\x1f\x8b\xff\xfe", "there is no token in"),
+        (jwt_of(b"[" * 100_000), "there is no token in"),
+        (jwt_of(b'{"exp": 1' + b"0" * 400 + b"}"), "nothing answers at"),
+        (jwt_of(b'{"exp": -1' + b"0" * 400 + b"}"), "expired long ago"),
+        (jwt_of(b'{"exp": NaN}'), "nothing answers at"),
+        (jwt_of(b'{"exp": true}'), "nothing answers at"),
+        (jwt_of(b'{"exp": -1e18}'), r"the token in \S+/pool expired long ago; replace that file"),
+    ],
+)
+def test_a_file_that_is_no_token_is_none(tmp_path: Path, tokens: Path, content: bytes, told: str) -> None:
+    """An editor's or an archive's file beside the token, or one with a time that no calendar has."""
+    (tokens / "pool").write_bytes(content)
+    refuses(pool(tokens, answering(tmp_path, REFUSED)), DriverError, told)
+
+
 def test_nobody_listens_there(tmp_path: Path, tokens: Path) -> None:
     """The address is named, and what the network says."""
     refuses(

@@ -21,6 +21,7 @@ from backfill.ports.errors import DriverError, RefusedError, UnreachableError
 SUBJECT = "the HTCondor pool"
 _PORT = 9618
 _CONNECT_S = 5.0
+_NEVER_S = 1e11  # in the year 5138
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +74,7 @@ def look_at_tokens(directory: str) -> TokensSeen:
         for path in sorted(path for path in Path(directory).iterdir() if path.is_file()):
             if why := _passed_over(path):
                 passed_over = f"HTCondor does not take the token in {path}: {why}"
-            elif ends := [*_ends(path.read_text())]:
+            elif ends := [*_ends(path.read_text(errors="replace"))]:
                 return _good_until(path, ends[0])
     except OSError as error:
         why = error.strerror or type(error).__name__
@@ -87,9 +88,9 @@ def _good_until(path: Path, end_s: float | None) -> TokensSeen:
     """HTCondor takes the first token by the names of files, good or not (measured with 25.14)."""
     if end_s is None or end_s > time.time():
         return TokensSeen(None, end_s)
-    day = datetime.fromtimestamp(end_s, UTC).strftime("%Y-%m-%d %H:%M UTC")
+    day = f"at {datetime.fromtimestamp(end_s, UTC):%Y-%m-%d %H:%M UTC}" if end_s >= 0.0 else "long ago"
     remedy = "replace that file by a new one: condor_token_create -identity backfill@POOL -authz READ"
-    return TokensSeen(RefusedError(SUBJECT, f"the token in {path} expired at {day}", remedy), end_s)
+    return TokensSeen(RefusedError(SUBJECT, f"the token in {path} expired {day}", remedy), end_s)
 
 
 def _passed_over(path: Path) -> str:
@@ -118,10 +119,16 @@ def _ends(text: str) -> Iterator[float | None]:
             continue
         try:
             claims = json.loads(base64.urlsafe_b64decode(parts[1] + "=" * (-len(parts[1]) % 4)))
-        except (ValueError, binascii.Error):
+        except (ValueError, RecursionError, binascii.Error):
             continue
-        end = claims.get("exp") if isinstance(claims, dict) else None
-        yield float(end) if isinstance(end, int | float) else None
+        yield _end(claims.get("exp") if isinstance(claims, dict) else None)
+
+
+def _end(told: object) -> float | None:
+    """Return when a token ends that tells so; None: never, or at a time that no calendar reaches."""
+    if isinstance(told, bool) or not isinstance(told, int | float):
+        return None
+    return float(max(-1.0, told)) if told < _NEVER_S else None
 
 
 def _network(config: CondorConfig) -> UnreachableError | None:
