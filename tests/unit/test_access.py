@@ -283,6 +283,18 @@ def test_a_session_reads_by_its_cookie(web: httpx.Client, daemon: LivingDaemon) 
     assert web.post("/api/v1/session").status_code == 401
 
 
+@pytest.mark.parametrize(
+    ("through", "secure"), [("", False), ("http", False), ("HTTPS", True), ("https, http", True)]
+)
+def test_behind_a_server_with_tls_the_cookie_is_for_tls_alone(
+    through: str, secure: bool, web: httpx.Client
+) -> None:
+    """Else a browser shows it to whoever listens, as soon as somebody has it ask without."""
+    begun = web.post("/api/v1/session", headers={**bearer(CY), "X-Forwarded-Proto": through})
+    assert ("; Secure" in begun.headers["Set-Cookie"]) is secure
+    web.cookies.clear()
+
+
 @pytest.mark.parametrize(("token_s", "lasts_s"), [(600.0, 600.0), (7200.0, SESSION_S)])
 def test_a_session_is_over_in_time(token_s: float, lasts_s: float) -> None:
     """With its token, and after an hour at the latest: the daemon itself says so, whatever a cookie says."""

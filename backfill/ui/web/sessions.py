@@ -28,12 +28,7 @@ async def begin(request: Request, asker: Asks) -> Response:
         {key: value for key, value in answer.items() if key != "session"}, headers=_KEPT_NOWHERE
     )
     reply.set_cookie(
-        COOKIE,
-        str(answer["session"]),
-        httponly=True,
-        secure=request.url.scheme == "https",
-        samesite="strict",
-        path="/",
+        COOKIE, str(answer["session"]), httponly=True, secure=_by_tls(request), samesite="strict", path="/"
     )
     return reply
 
@@ -45,3 +40,9 @@ async def end(asker: Asks) -> Response:
     reply = Response(status_code=204, headers=HEADERS)
     reply.delete_cookie(COOKIE, path="/")
     return reply
+
+
+def _by_tls(request: Request) -> bool:
+    """Return True if the client itself speaks TLS: with us, or with a server before us that says so."""
+    told = request.headers.get("X-Forwarded-Proto", "").partition(",")[0].strip().lower()
+    return "https" in (request.url.scheme, told)
