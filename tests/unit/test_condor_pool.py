@@ -89,6 +89,7 @@ def test_a_run_whose_times_cannot_be_is_left_out(
     odd = [
         {**RUN, "id": "ap#9.0#1", "ended_s": 10**12},
         {**RUN, "id": "ap#8.0#1", "ended_s": -1},
+        {**RUN, "id": "ap#5.0#1", "ended_s": 0, "worked_s": 0},  # of an access point that writes no time
         {**RUN, "id": "ap#7.0#1", "ended_s": float("nan")},
         {**RUN, "id": "ap#6.0#1", "worked_s": 10**12},
     ]
@@ -293,7 +294,7 @@ def test_a_run_on_a_machine_that_names_no_job_was_in_no_pilot(
     tmp_path: Path, tokens: Path, said: str, pilot: str
 ) -> None:
     """The access point then notes undefined, which is 2 in HTCondor's bindings: not our job 2."""
-    record = f"ClusterId = 1; ProcId = 0; NumShadowStarts = 1; NumJobCompletions = {said}; {{}} = {said}"
+    record = f"ClusterId = 1; ProcId = 0; NumShadowStarts = 1; NumJobCompletions = {said}; EpochWriteDate = 9; {{}} = {said}"
     (tmp_path / "records").write_text(f"[{record.format('MachineAttrSlurmJob0')}]")
     asked = pool(tokens, with_bindings(tmp_path, ["records"]), within_s=60.0)
     seen = asked.observe()

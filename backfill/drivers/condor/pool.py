@@ -19,7 +19,8 @@ _LOG = logging.getLogger(__name__)
 _SCRIPT = Path(__file__).with_name("pool_child.py")
 # The access points have this share of the time; the rest is for the start and the collector.
 _ACCESS_POINTS = 0.7
-# So far ahead the clock of an access point may be. A later time, or one before 1970, is no time of a run.
+# So far ahead the clock of an access point may be. A later time, or one before 1970, is no time of a run: 0 is
+# what a record without its time says.
 _AHEAD_S = 86400.0
 # A collector that was started again knows its access points after minutes; of one that has gone it knows
 # as long (CLASSAD_LIFETIME).
@@ -86,12 +87,12 @@ class CondorPool:
         good: list[PayloadRun] = []
         odd: list[PayloadRun] = []
         for run in runs:
-            likely = 0.0 <= run.worked_s <= last_s and 0.0 <= run.ended_s <= last_s
+            likely = 0.0 <= run.worked_s <= last_s and 0.0 < run.ended_s <= last_s
             (good if likely else odd).append(run)
         if odd and not self._left_out:
             _LOG.warning(
                 "%s: run %s is left out, as it is said to have ended at %.0f s after %.0f s; "
-                "see the clock of its access point",
+                "see the clock of its access point, and that its HTCondor writes EpochWriteDate",
                 SUBJECT,
                 odd[0].id,
                 odd[0].ended_s,
