@@ -294,7 +294,8 @@ def test_a_run_on_a_machine_that_names_no_job_was_in_no_pilot(
     tmp_path: Path, tokens: Path, said: str, pilot: str
 ) -> None:
     """The access point then notes undefined, which is 2 in HTCondor's bindings: not our job 2."""
-    record = f"ClusterId = 1; ProcId = 0; NumShadowStarts = 1; NumJobCompletions = {said}; EpochWriteDate = 9; {{}} = {said}"
+    record = f"ClusterId = 1; ProcId = 0; NumShadowStarts = 1; EpochWriteDate = 9; {{}} = {said}"
+    record += f"; NumJobCompletions = {said}"
     (tmp_path / "records").write_text(f"[{record.format('MachineAttrSlurmJob0')}]")
     asked = pool(tokens, with_bindings(tmp_path, ["records"]), within_s=60.0)
     seen = asked.observe()

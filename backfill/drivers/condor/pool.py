@@ -19,8 +19,8 @@ _LOG = logging.getLogger(__name__)
 _SCRIPT = Path(__file__).with_name("pool_child.py")
 # The access points have this share of the time; the rest is for the start and the collector.
 _ACCESS_POINTS = 0.7
-# So far ahead the clock of an access point may be. A later time, or one before 1970, is no time of a run: 0 is
-# what a record without its time says.
+# So far ahead the clock of an access point may be. A later time, or one before 1970, is no time of a run;
+# a record without its time says 0.
 _AHEAD_S = 86400.0
 # A collector that was started again knows its access points after minutes; of one that has gone it knows
 # as long (CLASSAD_LIFETIME).
