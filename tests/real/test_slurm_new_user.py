@@ -14,7 +14,7 @@ import yaml
 import backfill
 from backfill.lab.cluster import Lab
 from backfill.lab.roots import RELEASES
-from backfill.ui.parser import BAD_CONFIG, NO, NO_PERMISSION, OK, UNAVAILABLE
+from backfill.ui.parser import BAD_DATA, NO, NO_PERMISSION, OK, UNAVAILABLE
 from tests.real.conf_lab import conf_lab
 
 pytestmark = [pytest.mark.real, pytest.mark.soak]
@@ -114,10 +114,10 @@ def user(request: pytest.FixtureRequest) -> Iterator[User]:
 
 def test_wrong_paths_and_no_permission(user: User) -> None:
     """The place, what is wrong and what would help, before anything is touched."""
-    user.refused(BAD_CONFIG, "/nowhere.yaml", "diff", "--config", "/nowhere.yaml")
+    user.refused(BAD_DATA, "/nowhere.yaml", "diff", "--config", "/nowhere.yaml")
     user.writes(conf="/nowhere/slurm.conf")
     for verb in ("diff", "apply"):
-        user.refused(NO, "/nowhere/slurm.conf: cannot be read (No such file", verb)
+        user.refused(BAD_DATA, "/nowhere/slurm.conf: cannot be read (No such file", verb)
     user.refused(UNAVAILABLE, "there is no file /nowhere/slurm.conf", "hooks", "install")
     user.writes(bin_dir="/nowhere")
     user.refused(UNAVAILABLE, "cannot start /nowhere/", "apply", "--no-dry-start")
