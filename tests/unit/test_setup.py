@@ -524,36 +524,6 @@ def test_what_stays_of_the_site_is_told_by_the_status(
     assert (tmp_path / edited).read_text() == "edited\n"
 
 
-@pytest.mark.parametrize("name", ["slurm.conf", "cgroup.conf", "policy.yaml"])
-def test_what_changes_while_a_person_reads_the_plan_is_not_written_over(
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    tmp_path: Path,
-    folder: Path,
-    name: str,
-) -> None:
-    """A colleague, or the site's configuration management: the plan knows nothing of that."""
-    (tmp_path / "slurm.conf").write_text(PLAIN)
-    (tmp_path / "cgroup.conf").touch()
-
-    def read_and_agreed() -> bool:
-        (tmp_path / name).write_text("theirs\n")
-        return True
-
-    monkeypatch.setattr(os, "geteuid", lambda: 0)
-    monkeypatch.setattr(setup, "_STATE", tmp_path / "record")
-    monkeypatch.setattr(setup, "Places", partial(Places, folder=tmp_path, key=tmp_path / "slurm.conf"))
-    monkeypatch.setattr(setup, "survey", lambda *_: _survey())
-    for passed in ("check_wishes", "_check"):
-        monkeypatch.setattr(setup, passed, lambda *_: None)
-    monkeypatch.setattr(setup, "_confirmed", read_and_agreed)
-    monkeypatch.setattr(setup, "_carry_out", lambda *_: pytest.fail("it was written over"))
-    argv = ["--user", "root", "--addresses", "10.0.1.1/16", "--image", str(folder)]
-    assert main(["setup", "--slurm-conf", str(tmp_path / "slurm.conf"), *argv]) == 1
-    assert f"somebody has changed {tmp_path / name} meanwhile" in capsys.readouterr().err
-    assert (tmp_path / name).read_text() == "theirs\n"
-
-
 def test_taking_back_a_select_type_waits_for_the_jobs(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:

@@ -16,6 +16,7 @@ from backfill.drivers.slurm.commands import SlurmTools
 from backfill.drivers.slurm.conf.dry import dry_start
 from backfill.drivers.slurm.conf.files import read_or_empty
 from backfill.drivers.slurm.conf.managed import EMPTY, render
+from backfill.drivers.slurm.conf.rules import reset_partition
 from backfill.drivers.slurm.conf.site import SiteError, UnreadableSiteError, read_site
 from backfill.drivers.slurm.driver import SlurmManager
 from backfill.ports.errors import DriverError
@@ -33,7 +34,7 @@ from backfill.ui.setup.mistakes import (
 )
 from backfill.ui.setup.plan import Places, for_hosts, mounts_now, own_files, steps, texts
 from backfill.ui.setup.slurm_lines import SELECT, jobs_lost, select_type
-from backfill.ui.setup.steps import Step, StepError, UndoRecord
+from backfill.ui.setup.steps import RunCommand, Step, StepError, UndoRecord
 from backfill.ui.setup.survey import MANAGED, URI, Survey, jobs_of, survey
 from backfill.ui.setup.wishes import WishError, Wishes, mountable, suggested
 
@@ -153,7 +154,7 @@ def _set_up(args: argparse.Namespace, record: UndoRecord) -> int:
     wanted = steps(found, wishes, places, edited)
     plan = [shown for step in (*wanted, *for_hosts(wishes, places)) if (shown := step.shown())]
     now = found.settings.select_type
-    if plan and (lost := jobs_lost(now, SELECT, found.jobs)):
+    if plan and (lost := jobs_lost(now, SELECT, found.jobs) or _partitions_reset(found, places, plan)):
         say(f"nothing was changed: {lost}")
         return NO
     _check(found, wishes, places)
@@ -251,6 +252,14 @@ def _confirmed() -> bool:
         say("nobody is there to confirm the plan; say --yes")
         return False
     return _answer("Carry it out? [y/N] ").casefold() in ("y", "yes")
+
+
+def _partitions_reset(found: Survey, places: Places, plan: Sequence[str]) -> str:
+    """Say which partition the restart of slurmctld would open or close; empty: none."""
+    if RunCommand(places.restart).shown() not in plan:
+        return ""
+    reset = reset_partition(found.site, found.settings, restart=True)
+    return f"by the restart of slurmctld {reset}; write that into slurm.conf, or wait" if reset else ""
 
 
 def _changed_since(found: Survey, places: Places, record: UndoRecord, edited: Collection[Path]) -> str:
