@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -11,9 +12,10 @@ import yaml
 
 from backfill.lab.saltimage import STATES
 from backfill.lab.waiting import wait_until
+from backfill.ports.errors import RefusedError
 from backfill.ports.provider import SeedFile
 from tests.contract.provisioner import PEM, ProvisionerContract
-from tests.real.salt_rig import LIMIT_S, SaltRig, salt_lab
+from tests.real.salt_rig import LIMIT_S, SaltRig, connect, salt_lab
 
 pytestmark = [pytest.mark.real, pytest.mark.gate]
 
@@ -195,6 +197,20 @@ def test_a_node_that_starts_without_a_master_converges(rig: SaltRig) -> None:
     assert wait_until(lambda: rig.settled("vn4"), LIMIT_S)
     assert rig.in_minion("vn4", "cat /run/backfill/salt").startswith("ok")
     rig.stop("vn4")
+
+
+@pytest.mark.parametrize("key", ["auto_accept", "open_mode"])
+def test_a_master_that_lets_everybody_in_is_told(rig: SaltRig, key: str) -> None:
+    """By its own configuration, as Salt reads it."""
+    rig.provisioner.check()
+    config = rig.lab.dir / "etc/salt/master"
+    open_to_all = config.with_name(f"{key}.conf")
+    open_to_all.write_text(f"{config.read_text()}\n{key}: true\n")
+    with (
+        closing(connect(rig.lab, config=open_to_all)) as provisioner,
+        pytest.raises(RefusedError, match=f"{key} is set"),
+    ):
+        provisioner.check()
 
 
 def test_a_pillar_without_its_end_fails_loudly(rig: SaltRig) -> None:

@@ -9,6 +9,7 @@ import signal
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import yaml
@@ -154,9 +155,9 @@ class SaltRig:
         self.provisioner.close()
 
 
-def connect(lab: Lab, within_s: float = 20.0) -> SaltProvisioner:
-    """A provisioner whose Salt process lives in the lab's controller."""
-    made = SaltProvisioner(salt_python(), str(lab.dir / "etc/salt/master"), within_s)
+def connect(lab: Lab, within_s: float = 20.0, config: Path | None = None) -> SaltProvisioner:
+    """A provisioner whose Salt process lives in the lab's controller. `config`: another than its master's."""
+    made = SaltProvisioner(salt_python(), str(config or lab.dir / "etc/salt/master"), within_s)
     made._link._argv = lab.command("ctl", made._link._argv)
     return made
 

@@ -15,7 +15,7 @@ import pytest
 from backfill.drivers.libvirt.guest.seed import Identity, seed_tar
 from backfill.drivers.salt import results
 from backfill.drivers.salt.driver import SaltProvisioner, minion_id, node_of
-from backfill.ports.errors import DriverError
+from backfill.ports.errors import DriverError, RefusedError
 
 # Answers as the master would: what it is told to say, by verb; and notes what it was asked.
 _STUB = """
@@ -33,6 +33,7 @@ RENDERED = {
     "states": [STATE],
     "folders": [],
     "others": False,
+    "lets_in": "",
     "seals": {"/etc/munge/munge.key": ["text", "sum"]},
 }
 SILENT = "it did not answer; see that its minion runs and reaches the master"
@@ -209,6 +210,15 @@ def test_nothing_is_made_of_states_that_are_wrong_or_none(
         salt.enrol("vn1", 1, "10.0.0.1/16")
     with pytest.raises(DriverError, match=told.format(folder=tmp_path)):
         salt.check()
+
+
+@pytest.mark.parametrize("key", ["auto_accept", "open_mode"])
+def test_a_master_that_lets_everybody_in_is_told(connect: Connect, key: str) -> None:
+    """A stranger who calls itself vn1.g99 was given the pillar of vn1."""
+    salt = connect({"states": {**RENDERED, "lets_in": key}})
+    with pytest.raises(RefusedError, match=f"{key} is set: whoever takes a node's name .*; set {key}: false"):
+        salt.check()
+    connect({"states": RENDERED}).check()
 
 
 @pytest.mark.parametrize(

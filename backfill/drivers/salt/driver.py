@@ -14,7 +14,7 @@ from backfill.drivers.salt.doubt import doubt
 from backfill.drivers.salt.link import Answer, SaltLink
 from backfill.drivers.salt.results import rendering_error
 from backfill.drivers.salt.stated import PLACE, stated, whole_files
-from backfill.ports.errors import DriverError, NotFoundError
+from backfill.ports.errors import DriverError, NotFoundError, RefusedError
 from backfill.ports.provider import SeedFile, StateRun
 
 _log = logging.getLogger(__name__)
@@ -54,8 +54,17 @@ class SaltProvisioner:
         self._link.warm()
 
     def check(self) -> None:
-        """DriverError when there is no Salt or master, or no node's states can be made of them."""
-        _listed(self._ask("states", id="nobody", grains=_grains("nobody", "127.0.0.1"), keep=False))
+        """DriverError when there is no Salt or master, or no node's states can be made of them.
+
+        Also where the master gives what is a node's to whoever takes its name.
+        """
+        rendered = self._ask("states", id="nobody", grains=_grains("nobody", "127.0.0.1"), keep=False)
+        _listed(rendered)
+        if key := rendered["lets_in"]:
+            why = f"{key} is set: whoever takes a node's name gets its files and its secrets"
+            raise RefusedError(
+                "the Salt master", why, f"set {key}: false in its configuration, and restart it"
+            )
 
     def enrol(self, node: str, generation: int, address: str) -> dict[str, SeedFile]:
         """Make a new key, what the node's states would write, and the list of all that they come to.

@@ -24,6 +24,8 @@ from pathlib import Path
 from typing import Any
 
 _KEY_BITS = 2048
+# With one of these settings the master takes everybody for whom they say they are.
+_LETS_IN = ("open_mode", "auto_accept")
 _TAGS = ("salt/minion/", "salt/job/")
 _out = threading.Lock()
 # One at a time: Salt's renderers share what they keep, and would render one machine from another's.
@@ -85,7 +87,8 @@ class Master:
             place.parent.mkdir(mode=0o700, exist_ok=True)
             place.write_text(json.dumps(grains))
         others = bool(self.opts["ext_pillar"]) or self.opts["fileserver_backend"] != ["roots"]
-        return {**found, "folders": [*files, *pillar], "others": others}
+        lets_in = next((key for key in _LETS_IN if self.opts[key]), "")
+        return {**found, "folders": [*files, *pillar], "others": others, "lets_in": lets_in}
 
     def again(self, ids: list[str]) -> dict[str, Any]:
         """Return the present answer of `states` for machines that were asked about before."""
