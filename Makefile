@@ -42,10 +42,11 @@ venv:
 
 # For daily work: of tests that are much alike it has some; the others are marked `gate`.
 test: setup unit
-	BACKFILL_SOME_PLANS=1 $(PY) -m pytest -q -n auto -m "not real and not inside and not gate" tests/simulation tests/property
+	BACKFILL_PLANS_COMPARED=100 $(PY) -m pytest -q -n auto -m "not real and not inside and not gate" tests/simulation tests/property
 	@$(PY) -m tests.real.side_by_side --marks "real and not gate and not soak"
 
-# What .ci/run runs.
+# What .ci/run runs. Of each simulation's plans the first are compared (tests/conftest.py); `make sim` alone: all.
+gate: export BACKFILL_PLANS_COMPARED = 1000
 gate: unit sim real
 
 check: venv
