@@ -205,7 +205,7 @@ def test_a_master_that_lets_everybody_in_is_told(rig: SaltRig, key: str) -> None
     rig.provisioner.check()
     config = rig.lab.dir / "etc/salt/master"
     open_to_all = config.with_name(f"{key}.conf")
-    open_to_all.write_text(f"{config.read_text()}\n{key}: true\n")
+    open_to_all.write_text(json.dumps({**yaml.safe_load(config.read_text()), key: True}))
     with (
         closing(connect(rig.lab, config=open_to_all)) as provisioner,
         pytest.raises(RefusedError, match=f"{key} is set"),
