@@ -191,7 +191,7 @@ def test_followed_events_survive_the_daemons_restart(tmp_path: Path) -> None:
         before = next(coming)["id"]
         daemon.stop()
         assert process.stderr is not None
-        assert "waiting until it is back" in process.stderr.readline()
+        assert "waiting until it answers" in process.stderr.readline()
         daemon.start()
         told = (e["body"]["event"] for e in coming if e["kind"] == "daemon" and e["id"] > before)
         after_stop = itertools.dropwhile(lambda event: event != "stop", told)

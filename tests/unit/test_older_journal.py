@@ -319,6 +319,24 @@ def test_the_command_goes_on_likewise(
     assert "the journal ends at 4: an older copy was put back, or" in capsys.readouterr().err
 
 
+def test_the_command_says_why_it_has_no_answer(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A daemon that is too busy is not gone: nobody has to look for what ended it."""
+    teller, busy = Teller([_START, _then(2.0)]), {"error": "the daemon was too busy", "kind": "busy"}
+    coming = iter([None, AskError(busy["error"], UNAVAILABLE, busy), None])
+
+    def ask(_: object, question: str, **body: object) -> dict[str, Any]:
+        if isinstance(error := next(coming, KeyboardInterrupt()), BaseException):
+            raise error
+        return asyncio.run(teller.ask(question, **body))
+
+    monkeypatch.setattr("backfill.ui.commands.events._LOOK_EVERY_S", 0.0)
+    monkeypatch.setattr("backfill.ui.client.Client.ask_exactly", ask)
+    assert main(["events", "--follow", "--json"]) == 130
+    assert "backfill: the daemon was too busy; waiting until it answers" in capsys.readouterr().err
+
+
 def test_the_command_reads_all_there_is() -> None:
     journal = MemoryJournal()
     journal.append([_START, _START])

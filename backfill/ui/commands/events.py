@@ -88,7 +88,7 @@ def _follow(ask: Ask, last: LastRead, read_to: int, as_json: bool) -> None:
             if error.code != UNAVAILABLE:
                 raise
             if not lost:
-                say("the daemon is gone; waiting until it is back")
+                say(f"{error}; waiting until it answers")
             lost = doubtful = True
             continue
         lost = False
