@@ -129,7 +129,7 @@ def test_what_was_asked_for_last_stays_although_another_answer_comes_later(scene
             f'document.getElementById("subject").value = "{name}";'
             'document.getElementById("ask").requestSubmit()'
         )
-    scene.tab.await_js('document.querySelector("#why h3").textContent === "bm2"')
+    scene.tab.await_js('document.querySelector("#why h3")?.textContent === "bm2"')
     scene.tab.js("window.go(); 0")
     scene.tab.await_js("window.late === true")
     assert scene.tab.js('document.querySelector("#why h3").textContent') == "bm2"
