@@ -108,7 +108,7 @@ def test_a_partition_that_somebody_has_closed_stays_closed(rig: ConfRig) -> None
     change = transactions_of(rig.lab)
     rig.ctl("scontrol", "update", "PartitionName=any", "State=DOWN")
     try:
-        with pytest.raises(RefusedError, match="partition any is DOWN, and would be UP again"):
+        with pytest.raises(BusyError, match="partition any is DOWN, and would be UP again"):
             change.apply(lambda now: now.with_nodes(NodeLine(spec(), LineState.FUTURE)), dry=False)
         assert "State=DOWN" in rig.ctl("scontrol", "show", "partition", "any")
     finally:

@@ -16,7 +16,7 @@ from backfill.drivers.slurm.conf.files import read_or_empty
 from backfill.drivers.slurm.conf.managed import named_in, parse
 from backfill.drivers.slurm.conf.nodes import Lines
 from backfill.drivers.slurm.conf.transaction import RolledBackError
-from backfill.ports.errors import RefusedError
+from backfill.ports.errors import BusyError, RefusedError
 from tests.unit.conf_cluster import ConfCluster, CrashError, line, with_node, without_nodes
 
 
@@ -99,7 +99,7 @@ def test_an_edit_during_the_trial_is_not_written_over(cluster: ConfCluster) -> N
     """From the first look to the writing seconds may pass, and no copy would have that edit."""
     theirs = cluster.managed.read_text() + "NodeName=kurt\n"
     cluster.at["note"] = lambda: cluster.managed.write_text(theirs)
-    with pytest.raises(RefusedError, match="somebody else has changed it in this moment"):
+    with pytest.raises(BusyError, match="somebody else has changed it in this moment"):
         cluster.transactions.apply(with_node("vn2"), dry=False)
     assert cluster.managed.read_text() == theirs
     assert not cluster.transactions.unfinished()
@@ -162,13 +162,54 @@ def test_a_site_that_is_being_edited_is_tried_before_the_daemon_adds_a_line(
     path.write_text((path.read_text() if path.exists() else "") + "Half=wri\n")
     verdicts.append(DryVerdict(True, "Half is no word"))
     reloads = cluster.reloads()
-    with pytest.raises(RefusedError, match="slurmctld does not take it: Half is no word"):
+    with pytest.raises(BusyError, match="slurmctld does not take it: Half is no word") as raised:
         lines.want(line("vn3"))
+    assert raised.value.retry  # whoever edits it goes on: no node is to be given up for that
     assert (names(cluster), cluster.reloads()) == ({"vn1", "vn2"}, reloads)
     verdicts.append(DryVerdict(True))
     lines.want(line("vn3"))
     lines.want(line("vn4"))  # Slurm has read it by now
     assert (names(cluster), verdicts) == ({"vn1", "vn2", "vn3", "vn4"}, [])
+
+
+def test_a_person_can_say_that_a_trial_is_wrong(
+    cluster: ConfCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A slurmctld without network may want what the living one has; nodes are added all the same."""
+    verdict = DryVerdict(True, "no such socket")
+    monkeypatch.setattr(transaction, "dry_start", lambda *_: verdict)
+    lines = Lines(cluster.transactions)
+    cluster.conf.write_text(cluster.conf.read_text() + "Socket=x\n")
+    with pytest.raises(BusyError, match="or say `backfill slurm apply --no-dry-start`"):
+        lines.want(line("vn2"))
+    cluster.transactions.apply(lambda now: now, dry=False)  # nothing has to be written
+    lines.want(line("vn2"))
+    assert names(cluster) == {"vn1", "vn2"}
+
+
+@pytest.mark.parametrize("beside", ["link", "folder"])
+def test_a_file_that_cannot_be_read_hides_no_change_of_the_others(cluster: ConfCluster, beside: str) -> None:
+    """Beside slurm.conf lies what only root may read, or a link to nothing."""
+    odd = cluster.conf.with_name("odd.conf")
+    odd.symlink_to("/no/where") if beside == "link" else odd.mkdir()
+    cluster.transactions.apply(with_node("vn2"), dry=False)
+    assert not cluster.transactions.is_site_new()
+    cluster.conf.with_name("gres.conf").write_text("Half=wri\n")
+    assert cluster.transactions.is_site_new()
+
+
+def test_root_who_may_give_nothing_away_works_all_the_same(
+    cluster: ConfCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In a container without CAP_CHOWN, or on a file system that knows no owners."""
+
+    def refuse(*_: object, **__: object) -> None:
+        raise PermissionError(1, "Operation not permitted")
+
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    monkeypatch.setattr(os, "chown", refuse)
+    cluster.transactions.apply(with_node("vn2"), dry=False)
+    assert names(cluster) == {"vn1", "vn2"}
 
 
 def test_what_root_leaves_in_the_state_directory_is_the_daemons(cluster: ConfCluster) -> None:
@@ -208,13 +249,15 @@ def test_a_partition_that_somebody_has_closed_is_not_opened(
     cluster.conf.write_text(cluster.conf.read_text() + f"{written}\n")
     cluster.partitions = {"htc": {"State": shown}}
     before, reloads = cluster.managed.read_text(), cluster.reloads()
-    with pytest.raises(RefusedError, match=f"by a reload partition htc {told}"):
+    with pytest.raises(BusyError, match=f"by a reload partition htc {told}.*KeepPartState") as raised:
         cluster.transactions.apply(with_node("vn2"), dry=False)
+    assert raised.value.retry  # a maintenance ends: no node is to be given up for that
     assert (cluster.managed.read_text(), cluster.reloads()) == (before, reloads)
     cluster.raw = {"ReconfigFlags": "KeepPartState"}
     cluster.version, cluster.restart = SlurmVersion(22, 5, 8), ("true",)
-    with pytest.raises(RefusedError, match=told):
+    with pytest.raises(BusyError, match=told) as raised:
         cluster.transactions.apply(with_node("vn2"), dry=False)
+    assert "KeepPartState" not in raised.value.remedy  # it does not help
     cluster.version = SlurmVersion(24, 11, 5)
     cluster.transactions.apply(with_node("vn2"), dry=False)
     assert names(cluster) == {"vn1", "vn2"}
@@ -223,7 +266,8 @@ def test_a_partition_that_somebody_has_closed_is_not_opened(
 def test_partitions_as_slurm_conf_has_them_are_no_reason(cluster: ConfCluster) -> None:
     """Whatever the case of its words, and with the State that Slurm gives to one without."""
     more = "PartitionName=DEFAULT State=Down\nPartitionName=a\nPartitionName=b State=up\n"
+    more += "PartitionName=c State=drained\n"  # Slurm looks only at how the word begins
     cluster.conf.write_text(cluster.conf.read_text() + more)
-    cluster.partitions = {"a": {"State": "DOWN"}, "b": {"State": "UP"}}
+    cluster.partitions = {"a": {"State": "DOWN"}, "b": {"State": "UP"}, "c": {"State": "DRAIN"}}
     cluster.transactions.apply(with_node("vn2"), dry=False)
     assert names(cluster) == {"vn1", "vn2"}

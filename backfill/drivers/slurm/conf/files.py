@@ -67,7 +67,9 @@ def give_to_owner_of(directory: Path, path: Path) -> None:
     """Give what root has made in the directory to whom that belongs: the daemon may be another user."""
     if os.geteuid() == 0:
         seen = directory.stat()
-        os.chown(path, seen.st_uid, seen.st_gid, follow_symlinks=False)
+        # Without CAP_CHOWN, or where the file system knows no owners, it is as good without.
+        with contextlib.suppress(PermissionError):
+            os.chown(path, seen.st_uid, seen.st_gid, follow_symlinks=False)
 
 
 def make_own_directory(path: Path) -> None:

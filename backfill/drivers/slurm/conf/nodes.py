@@ -11,7 +11,7 @@ from backfill.core.model.quantities import fold_hostlist
 from backfill.drivers.slurm.checks import mismatch
 from backfill.drivers.slurm.conf.files import read_or_empty
 from backfill.drivers.slurm.conf.managed import LineState, Managed, NodeLine, named_in, salvage
-from backfill.drivers.slurm.conf.transaction import Transactions
+from backfill.drivers.slurm.conf.transaction import NotTakenError, Transactions
 from backfill.drivers.slurm.registration import UNPROVEN, Ends, NodeTools, Together, never_comes
 from backfill.ports.errors import AlreadyThereError, BusyError, DriverError, RefusedError
 from backfill.ports.workload import NodeSpec
@@ -39,7 +39,11 @@ class Lines:
         # A line that is made from a checked specification needs no dry start. But what the site has
         # changed meanwhile slurmctld would read with it, and could end.
         new = self.transactions.is_site_new()
-        self.transactions.apply(lambda managed: managed.with_nodes(*lines), dry=new)
+        try:
+            self.transactions.apply(lambda managed: managed.with_nodes(*lines), dry=new)
+        except NotTakenError as error:  # by the site's own line: whoever edits it goes on
+            remedy = "correct slurm.conf, or say `backfill slurm apply --no-dry-start` if slurmctld takes it"
+            raise BusyError(error.subject, error.problem, remedy) from error
         return {}
 
     def set_state(self, names: Sequence[str], state: LineState) -> None:

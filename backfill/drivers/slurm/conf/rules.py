@@ -96,9 +96,18 @@ def reset_partition(site: Site, settings: SlurmSettings, *, restart: bool) -> st
         if found is None:
             return f"partition {name} is not in slurm.conf, and would be gone with the jobs that wait there"
         now, then = words.get("State", ""), (found[1] or "UP").upper()
-        if now not in ("", then):
+        if not then.startswith(now):  # Slurm looks only at how the word begins
             return f"partition {name} is {now}, and would be {then} again as {found[0].place} has it"
     return None
+
+
+def keep_partition(*, restart: bool) -> str:
+    """Say what helps where a reload would reset a partition."""
+    flag = "" if restart else ", or set ReconfigFlags=KeepPartState"
+    return (
+        f"wait until it is over, write its state into slurm.conf{flag}, or say `scontrol reconfigure` if "
+        "slurm.conf is right"
+    )
 
 
 def not_in_force(pairs: Iterable[tuple[str, str]], settings: SlurmSettings) -> str | None:

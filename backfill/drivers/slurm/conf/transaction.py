@@ -51,6 +51,10 @@ class RolledBackError(DriverError):
     retry = False
 
 
+class NotTakenError(RefusedError):
+    """A slurmctld without network would end at the configuration; nothing was touched."""
+
+
 @dataclass(frozen=True, slots=True)
 class ConfPlace:
     """The paths of a transaction. `state_dir`: lock, note, backups and the scratch of dry starts."""
@@ -205,6 +209,8 @@ class Transactions:
         if missing := rules.missing_include(site, managed):
             raise RefusedError(self.place.name, missing)
         if fresh == text:
+            if not dry:
+                self._know_site(self._site_sum())  # whoever wants no trial says that Slurm takes it
             return ApplyOutcome(notes=_told(told))
         if problems := rules.objections(new, site):
             raise RefusedError(self.place.name, "; ".join(problems))
@@ -216,8 +222,7 @@ class Transactions:
         rules.check(old, new, seen, leaving)
         restart = self.reload.check(settings.version, old, new)
         if reset := rules.reset_partition(site, settings, restart=restart):
-            remedy = "write that into slurm.conf (or ReconfigFlags=KeepPartState), or wait until it is over"
-            raise RefusedError("slurmctld", f"by a reload {reset}", remedy)
+            raise BusyError("slurmctld", f"by a reload {reset}", rules.keep_partition(restart=restart))
         lost = rules.lost(text, new) if force else ""
         hints = (self.reload.hint(settings.version, old, new), lost)
         self.at("backup")
@@ -227,7 +232,7 @@ class Transactions:
         self._note().write(note)
         if read_or_empty(managed) != text:
             self._note().clear()
-            raise RefusedError(str(managed), "somebody else has changed it in this moment", "apply again")
+            raise BusyError(str(managed), "somebody else has changed it in this moment", "apply again")
         self._forward(note)
         diff = difference(text, fresh, self.place.name)
         how = "restart" if restart else "reconfigure"
@@ -237,7 +242,7 @@ class Transactions:
         at = self.place
         verdict = dry_start(self.slurm.commands, at.conf, at.managed, text, at.state_dir)
         if verdict.tried and verdict.problem:
-            raise RefusedError(at.name, f"slurmctld does not take it: {verdict.problem}")
+            raise NotTakenError(at.name, f"slurmctld does not take it: {verdict.problem}")
         return () if verdict.tried else (f"not tried by a dry start: {verdict.problem}",)
 
     def _forward(self, note: Note) -> None:
@@ -252,9 +257,7 @@ class Transactions:
             self._turn(back)
             self._back(back, dead=problem.silent)
         self.at("end")
-        with contextlib.suppress(OSError):  # without it the next line is tried once more than need be
-            replace_file(self._site_file(), site)
-            give_to_owner_of(self.place.state_dir, self._site_file())
+        self._know_site(site)
         self._note().clear()
 
     def _write(self, text: str) -> None:
@@ -433,15 +436,23 @@ class Transactions:
         """Where the sum of the site's files stands with which a change has last gone well."""
         return self.place.state_dir / "site.sha256"
 
+    def _know_site(self, site: str) -> None:
+        """Note with which files of the site all went well."""
+        with contextlib.suppress(OSError):  # without it the next line is tried once more than need be
+            replace_file(self._site_file(), site)
+            give_to_owner_of(self.place.state_dir, self._site_file())
+
     def _site_sum(self) -> str:
         """Return one sum of slurm.conf, with what it includes, and of the other files beside it."""
         at = self.place
         beside = [p for p in sorted(at.conf.parent.glob("*.conf")) if p not in (at.conf, at.managed)]
         try:
             parts = [inlined(at.conf, at.managed, "").encode("utf-8", "surrogateescape")]
-            parts += [part for path in beside for part in (path.name.encode(), path.read_bytes())]
-        except (SiteError, OSError):
+        except SiteError:
             return "not readable"
+        for path in beside:
+            with contextlib.suppress(OSError):  # a link to nothing, or a file of root's
+                parts += [path.name.encode(), path.read_bytes()]
         return hashlib.sha256(b"\0".join(parts)).hexdigest()
 
     def _backups(self) -> Backups:
