@@ -103,10 +103,10 @@ def reset_partition(site: Site, settings: SlurmSettings, *, restart: bool) -> st
 
 def keep_partition(*, restart: bool) -> str:
     """Say what helps where a reload would reset a partition."""
-    flag = "" if restart else ", or set ReconfigFlags=KeepPartState"
+    keep = "" if restart else "; or set ReconfigFlags=KeepPartState"
     return (
-        f"wait until it is over, write its state into slurm.conf{flag}, or say `scontrol reconfigure` if "
-        "slurm.conf is right"
+        "wait until it is over, write its state into slurm.conf, or say `scontrol reconfigure` if slurm.conf "
+        f"is right{keep}"
     )
 
 
