@@ -250,6 +250,21 @@ def test_a_run_that_ended_by_itself_does_not_complete_the_next(tmp_path: Path, t
     assert runs_in(tmp_path, tokens, done) == expected[2:]
 
 
+def test_a_run_that_began_in_the_second_of_an_eviction_may_be_done(tmp_path: Path, tokens: Path) -> None:
+    """Its record has still when the run before it was evicted, by the second."""
+    evicted = (
+        f"{_NAMED}; NumShadowStarts = 1; JobCurrentStartDate = 100; JobCurrentStartExecutingDate = 110; "
+        "LastVacateTime = 250; EpochWriteDate = 250"
+    )
+    done = (
+        f"{_NAMED}; NumShadowStarts = 2; NumJobCompletions = 1; ExitCode = 0; {_RETRIES}; "
+        "JobCurrentStartDate = 250; JobCurrentStartExecutingDate = 251; LastVacateTime = 250; "
+        "EpochWriteDate = 400"
+    )
+    expected = [("records#1.0#1", 140.0, False), ("records#1.0#2", 149.0, True)]
+    assert runs_in(tmp_path, tokens, done, evicted) == expected
+
+
 def test_a_run_that_never_began_to_work_has_not_worked(tmp_path: Path, tokens: Path) -> None:
     """Its record has the date at which the run before it began, or none."""
     first = f"{_NAMED}; NumShadowStarts = 1; JobCurrentStartDate = 100; EpochWriteDate = 130"

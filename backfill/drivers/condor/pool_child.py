@@ -138,23 +138,25 @@ def ended(schedd: Any, most: int) -> Iterator[Any]:
 def told(ads: Iterable[Any], access_point: str) -> Iterator[dict[str, Any]]:
     """Yield runs. What has no payload's number, as a record that was cut off, is none."""
     named = [ad for ad in ads if all(type(ad.get(name)) is int for name in ("ClusterId", "ProcId"))]
-    before: dict[tuple[int, int], int] = {}
+    before: dict[tuple[int, int], tuple[int, int]] = {}
     for ad in sorted(named, key=lambda ad: number(ad, "NumShadowStarts")):
         payload = (ad["ClusterId"], ad["ProcId"])
-        exits = number(ad, "NumJobCompletions")
-        yield run(ad, access_point, exits > before.get(payload, 0))
-        before[payload] = exits
+        exits, vacated_s = number(ad, "NumJobCompletions"), number(ad, "LastVacateTime")
+        exits_before, vacated_before_s = before.get(payload, (0, 0))
+        yield run(ad, access_point, exits > exits_before, vacated_s != vacated_before_s)
+        before[payload] = (exits, vacated_s)
 
 
-def run(ad: Any, access_point: str, exited: bool) -> dict[str, Any]:
+def run(ad: Any, access_point: str, exited: bool, vacated: bool) -> dict[str, Any]:
     """One run; `pilot` is empty of one that was elsewhere. `exited`: the payload ended by itself once more.
 
+    `vacated`: it was evicted last at another time than the record of the run before tells, if there is one.
     The dates in a record, but for that of its writing, may be those of an earlier run.
     """
     ended_s, started_s = number(ad, "EpochWriteDate"), number(ad, "JobCurrentStartDate")
     began_s = number(ad, "JobCurrentStartExecutingDate")
     worked = began_s > 0 and began_s >= started_s
-    evicted = 0 < started_s <= number(ad, "LastVacateTime")
+    evicted = vacated and 0 < started_s <= number(ad, "LastVacateTime")
     pilot, host = str(ad.get(PILOT)), ad.get("RemoteHost")
     return {
         "id": f"{access_point}#{ad['ClusterId']}.{ad['ProcId']}#{number(ad, 'NumShadowStarts')}",
