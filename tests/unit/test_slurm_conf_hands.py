@@ -15,6 +15,8 @@ from backfill.drivers.slurm.conf.dry import DryVerdict
 from backfill.drivers.slurm.conf.files import read_or_empty
 from backfill.drivers.slurm.conf.managed import named_in, parse
 from backfill.drivers.slurm.conf.nodes import Lines
+from backfill.drivers.slurm.conf.rules import reset_partition
+from backfill.drivers.slurm.conf.site import ConfLine
 from backfill.drivers.slurm.conf.transaction import RolledBackError
 from backfill.ports.errors import BusyError, RefusedError
 from tests.unit.conf_cluster import ConfCluster, CrashError, line, with_node, without_nodes
@@ -170,6 +172,25 @@ def test_a_site_that_is_being_edited_is_tried_before_the_daemon_adds_a_line(
     lines.want(line("vn3"))
     lines.want(line("vn4"))  # Slurm has read it by now
     assert (names(cluster), verdicts) == ({"vn1", "vn2", "vn3", "vn4"}, [])
+
+
+def test_the_states_of_partitions_are_looked_up_in_one_go(
+    cluster: ConfCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Through all lines for each of them took seconds at a large site, for every node."""
+    names_of_many = [f"p{number}" for number in range(100)]
+    cluster.conf.write_text(cluster.conf.read_text() + "".join(f"PartitionName={n}\n" for n in names_of_many))
+    cluster.partitions = {name: {"State": "UP"} for name in names_of_many}
+    site, read = cluster.transactions.site(), ConfLine.value
+    keys: list[str] = []
+
+    def counted(line: ConfLine, key: str) -> str | None:
+        keys.append(key)
+        return read(line, key)
+
+    monkeypatch.setattr(ConfLine, "value", counted)
+    assert reset_partition(site, cluster.settings(), restart=True) is None
+    assert len(keys) <= 2 * len(site.lines)
 
 
 def test_a_person_can_say_that_a_trial_is_wrong(

@@ -91,8 +91,9 @@ def reset_partition(site: Site, settings: SlurmSettings, *, restart: bool) -> st
     A reload keeps that with ReconfigFlags=KeepPartState or KeepPartInfo; None: nothing changes.
     """
     kept = not restart and "KeepPart" in settings.raw.get("ReconfigFlags", "")
+    written = site.partition_values("State")
     for name, words in () if kept else settings.partitions_raw.items():
-        found = site.partition_value(name, "State")
+        found = written.get(name)
         if found is None:
             return f"partition {name} is not in slurm.conf, and would be gone with the jobs that wait there"
         now, then = words.get("State", ""), (found[1] or "UP").upper()

@@ -68,21 +68,21 @@ class Site:
 
     def partition(self, name: str) -> tuple[ConfLine, tuple[str, ...]] | None:
         """Find a partition's line, and the words of its Nodes, which may be a DEFAULT line's before it."""
-        found = self.partition_value(name, "Nodes")
+        found = self.partition_values("Nodes").get(name)
         return (found[0], tuple(_split(found[1]))) if found is not None else None
 
-    def partition_value(self, name: str, key: str) -> tuple[ConfLine, str] | None:
-        """Find a partition's line, and its value for a key, which may be a DEFAULT line's before it.
+    def partition_values(self, key: str) -> dict[str, tuple[ConfLine, str]]:
+        """Every partition with its line, and its value for a key, which may be a DEFAULT line's before it.
 
         Of several lines the last one counts.
         """
-        inherited, found = "", None
-        for line, value in self.values("PartitionName"):
+        inherited, found = "", {}
+        for line, name in self.values("PartitionName"):
             said = line.value(key) or inherited
-            if value == name:
-                found = line, said
-            elif value.casefold() == "default":
+            if name.casefold() == "default":
                 inherited = said
+            else:
+                found[name] = line, said
         return found
 
     def nodes(self) -> dict[str, ConfLine]:
