@@ -150,6 +150,23 @@ def test_a_file_does_not_outlive_the_daemon_that_it_tells_of(
     assert capsys.readouterr().out == ""
 
 
+def test_a_daemon_that_is_too_busy_to_answer_is_not_said_to_be_down(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has answered, and one such moment would take all its metrics away; the file's age tells of more."""
+    busy = {"error": "too many questions at once", "kind": "busy"}
+
+    def turned_away(client: Client, question: str) -> None:
+        raise AskError(busy["error"], 69, busy)
+
+    monkeypatch.setattr(Client, "ask_exactly", turned_away)
+    out = tmp_path / "backfill.prom"
+    out.write_text("before\n")
+    assert main(["metrics", "--out", str(out), "--socket", "any"]) == 69
+    assert out.read_text() == "before\n"
+    assert capsys.readouterr().err == "backfill: too many questions at once\n"
+
+
 def test_of_a_daemon_that_one_may_not_ask_nothing_is_known(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

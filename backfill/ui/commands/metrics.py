@@ -34,7 +34,8 @@ def run_metrics(args: argparse.Namespace) -> int:
             families = client.ask_exactly("metrics")["families"]
         except AskError as error:
             # What was written before would look like a daemon at work for ever.
-            if args.out is not None and error.code == UNAVAILABLE:
+            busy = (error.answer or {}).get("kind") == "busy"  # then it is there, and soon asked again
+            if args.out is not None and error.code == UNAVAILABLE and not busy:
                 from backfill.engine.gauges import UP
 
                 write_text(args.out, [_text([UP.gauges({(): 0.0})])])
