@@ -219,6 +219,19 @@ def test_a_file_that_cannot_be_read_hides_no_change_of_the_others(cluster: ConfC
     assert cluster.transactions.is_site_new()
 
 
+def test_a_sum_that_cannot_be_read_costs_a_trial(
+    cluster: ConfCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Root was killed before it gave it to the daemon, and no line was added any more."""
+    verdicts = [DryVerdict(True)]
+    monkeypatch.setattr(transaction, "dry_start", lambda *_: verdicts.pop())
+    kept = cluster.directory / "state/site.sha256"
+    kept.unlink()
+    kept.mkdir()
+    Lines(cluster.transactions).want(line("vn2"))
+    assert (names(cluster), verdicts) == ({"vn1", "vn2"}, [])
+
+
 def test_root_who_may_give_nothing_away_works_all_the_same(
     cluster: ConfCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:

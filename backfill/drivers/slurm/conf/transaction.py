@@ -138,7 +138,10 @@ class Transactions:
 
         False also where no change of ours has gone well yet.
         """
-        known = read_or_empty(self._site_file())
+        try:
+            known = read_or_empty(self._site_file())
+        except OSError:
+            return True
         return bool(known) and known != self._site_sum()
 
     # --- changing ------------------------------------------------------------------------------
