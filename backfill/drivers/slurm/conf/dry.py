@@ -14,7 +14,7 @@ from types import MappingProxyType
 
 from backfill.drivers.slurm.commands import SlurmTools
 from backfill.drivers.slurm.conf.site import inlined
-from backfill.ports.errors import DriverError
+from backfill.ports.errors import DriverError, UnreachableError
 
 # What would reach outside, or into the real controller's files; the dry one gets its own.
 _TAKEN_AWAY = re.compile(
@@ -32,12 +32,14 @@ _READY = "Running as primary controller"
 # An address on lo lets getaddrinfo find something in a network that has nothing else. With auth/slurm each
 # slurmctld puts its own socket in the place of the one by which all commands on this machine are known
 # (plugins/auth/slurm/sack.c).
-_SCRIPT = """
-ip link set lo up && ip addr add 192.0.2.1/32 dev lo || exit 75
+_OWN_SOCKETS = """
 for at in /run/slurm /run/slurmctld; do
     [ -d $at ] || continue
     mount -t tmpfs -o mode=755,uid=$(stat -c %u $at),gid=$(stat -c %g $at) none $at || exit 75
 done
+"""
+_SCRIPT = """
+ip link set lo up && ip addr add 192.0.2.1/32 dev lo || exit 75
 timeout {within_s} slurmctld -D -c -f {dir}/slurm.conf >{dir}/log 2>&1 &
 until grep -q -e '{ready}' -e fatal: {dir}/log || ! kill -0 $!; do sleep 0.02; done 2>/dev/null
 kill $! 2>/dev/null
@@ -76,12 +78,26 @@ def dry_start(
         path = f"{commands.bin_dir}:" if commands.bin_dir else ""
         patient = replace(commands, bin_dir=None, conf=None, timeout_s=_WITHIN_S + 5)
         search = path + "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-        argv = ["unshare", "--net", "--mount", "--", "sh", "-c", script]
+        apart = ["unshare", "--net", "--mount", "--", "sh", "-c", _OWN_SOCKETS + script]
         try:
-            said = patient.run(argv, "dry start", {"PATH": search})
-        except DriverError as error:
+            said = patient.run(apart, "dry start", {"PATH": search})
+        except UnreachableError as error:
             return DryVerdict(False, str(error))
+        except DriverError as error:
+            if "auth/slurm" in (place / "slurm.conf").read_text(errors="replace").lower():
+                return DryVerdict(False, str(error))
+            return _without_mounts(patient, script, search)
     return judge(said)
+
+
+def _without_mounts(patient: SlurmTools, script: str, search: str) -> DryVerdict:
+    """Try it in a container that lets nobody mount: without auth/slurm it makes no socket for commands."""
+    try:
+        return judge(
+            patient.run(["unshare", "--net", "--", "sh", "-c", script], "dry start", {"PATH": search})
+        )
+    except DriverError as error:
+        return DryVerdict(False, str(error))
 
 
 def judge(said: str) -> DryVerdict:
