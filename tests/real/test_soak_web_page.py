@@ -213,6 +213,22 @@ def test_a_policy_file_is_played_on_the_last_day_before_it_is_taken_over(scene: 
     assert rows[:3] == ["what was done", "4.00", "2.00"]
 
 
+def test_a_moment_without_an_answer_does_not_end_a_preview(scene: Scene) -> None:
+    """Its result was lost to the page then, and another one could not be begun meanwhile."""
+    scene.enter(BO)
+    scene.tab.js(
+        "window.silent = 0; window.quick = window.fetch; window.fetch = async (path, how) => {"
+        'if (!path.includes("previews/") || window.silent > 1) return window.quick(path, how);'
+        'window.silent += 1; if (window.silent === 1) throw new TypeError("no network");'
+        'return new Response(JSON.stringify({error: "it is too busy"}), {status: 503}); }; 0'
+    )
+    scene.tab.js('document.getElementById("text").value = "cluster: sim"')
+    scene.tab.js('document.getElementById("preview").click()')
+    scene.says("How far the first two columns are apart is how far the third may be trusted.")
+    assert scene.tab.js("window.silent") == 2
+    assert not scene.tab.js('document.getElementById("preview").disabled')
+
+
 def test_the_harvest_is_seen_over_hours_and_days(scene: Scene) -> None:
     """Bars and the same numbers as a table; today's are in the tiles."""
     hour_s = scene.daemon.daemon.world.now_s // 3600 * 3600

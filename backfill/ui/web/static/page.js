@@ -198,9 +198,15 @@
   // --- a policy file that is thought of -----------------------------------------------------------
   const FIGURES = [["metal_core_h", "core hours of jobs on hosts' own nodes", 2], ["worked_core_h", "core hours of jobs on instances", 2], ["lost_core_h", "of them lost", 2], ["low_completed", "low-priority jobs completed", 0], ["evictions", "evictions", 0], ["room_median_s", "seconds until room was free, median", 3], ["room_worst_s", "seconds until room was free, longest", 3]];
   function unpreviewed(error) { at("preview").disabled = false; fill(at("checked"), [error.message]); }
-  async function previewed() {
-    const told = await call(state.preview);
-    if (told.state === "running") { setTimeout(() => previewed().catch(unpreviewed), 1500); return; }
+  async function previewed(silent_s = 0) {
+    const later = (so_far_s) => setTimeout(() => previewed(so_far_s).catch(unpreviewed), 1500);
+    let told;
+    try { told = await call(state.preview); } catch (error) {
+      // Whoever is too busy, or just starts, answers again; it is played meanwhile.
+      if (silent_s >= 60 || (error.status && error.status !== 503)) throw error;
+      later(silent_s + 1.5); return;
+    }
+    if (told.state === "running") { later(0); return; }
     at("preview").disabled = false;
     if (told.problems.length) { at("previewed").hidden = true; fill(at("checked"), told.problems); return; }
     const day = told.found, columns = ["was done", "policy", "against"].map((name) => day.figures[name]);
