@@ -23,15 +23,24 @@ class Commands:
 
     def __init__(self, daemon: Daemon) -> None:
         self._daemon = daemon
-        self.known: dict[str, Reader] = {
+        orders: dict[str, Reader] = {
             "evict": self._evict,
             "reclaim": self._reclaim,
             "retry": self._retry,
-            "poke": self._poke,
             "checkpoint": self._ordered(asked_checkpoint),
             "put-back": self._ordered(asked_put_back),
             "fleet": self._fleet,
         }
+        self.known = {"poke": self._poke} | {name: self._noted(order) for name, order in orders.items()}
+
+    def _noted(self, order: Reader) -> Reader:
+        """Say in the answer, as `unwritten`, why an order that was taken would not survive the daemon."""
+
+        def answer(body: Body) -> Body:
+            told, problem = order(body), self._daemon.cycle.unwritten
+            return {**told, "unwritten": problem} if problem and "error" not in told else told
+
+        return answer
 
     @property
     def _world(self) -> World:

@@ -78,6 +78,7 @@ class Client:
             busy = answer.get("kind") == "busy"  # as if nobody answered: it can be asked again
             code = UNAVAILABLE if busy else refusal_code(answer["error"], os.geteuid(), daemon_uid)
             raise AskError(visible(answer["error"]), code, answer)
+        warn_unwritten(answer)
         return answer
 
     def _read(self, line: bytes) -> Answer:
@@ -102,6 +103,13 @@ class Client:
                 )
             case _:
                 return AskError(f"no daemon answers on {self.path}: {_silent(self.path, error)}", UNAVAILABLE)
+
+
+def warn_unwritten(answer: Answer) -> None:
+    """Warn of an order that was taken and could not be written down."""
+    if problem := answer.get("unwritten"):
+        why = f"its journal cannot be written ({visible(problem)})"
+        say(f"this holds only until the daemon ends, as {why}; once it can be, this is written as well")
 
 
 def _silent(path: str, error: OSError) -> str:

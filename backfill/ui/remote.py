@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, NoReturn, cast
 
 from backfill.core.model.visible import visible
-from backfill.ui.client import Answer, AskError, shown
+from backfill.ui.client import Answer, AskError, shown, warn_unwritten
 from backfill.ui.parser import BAD_DATA, NO, NO_PERMISSION, UNAVAILABLE, USAGE
 
 _WITHIN_S = 30.0
@@ -121,7 +121,10 @@ class RemoteClient:
         if question == "reload":
             return answer if isinstance(answer.get("problems"), list) else self._not_ours()
         taken = answer.get("answer")
-        return taken if isinstance(taken, dict) else self._not_ours()
+        if not isinstance(taken, dict):
+            self._not_ours()
+        warn_unwritten(taken)
+        return taken
 
     def _not_ours(self) -> NoReturn:
         raise AskError(

@@ -47,6 +47,30 @@ def test_evict_closes_a_host_and_undo_brings_the_work_back(
         daemon.until(lambda: daemon.phase("vn1") is Phase.READY)
 
 
+def test_an_order_that_cannot_be_written_down_is_taken_with_a_warning(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was told as done, and the next daemon would have opened the host again."""
+
+    def full(records: object) -> None:
+        raise RefusedError("journal", "database or disk is full", "make room")
+
+    with living(tmp_path) as daemon:
+        where = ["--socket", str(daemon.socket)]
+        monkeypatch.setattr(daemon.journal, "append", full)
+        assert main(["evict", "bm1", *where]) == 0
+        shown = capsys.readouterr()
+        assert "bm1 is closed" in shown.out
+        assert "this holds only until the daemon ends, as its journal cannot be written" in shown.err
+        assert "database or disk is full" in shown.err
+        assert main(["evict", "bm9", *where]) == 1
+        assert "cannot be written" not in capsys.readouterr().err
+        monkeypatch.undo()
+        daemon.until(lambda: not daemon.daemon.cycle.unwritten)
+        assert main(["evict", "bm1", "--undo", *where]) == 0
+        assert capsys.readouterr().err == ""
+
+
 def test_evicting_a_node_keeps_it_away_until_it_is_undone(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
