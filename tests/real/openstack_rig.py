@@ -39,7 +39,10 @@ def config(clouds: Path, places: dict[str, CloudPlace], **changes: Any) -> OpenS
 def connect(clouds: Path, cloud: str) -> Connection:
     """A connection of the test's own, to look from outside."""
     loader = openstack.config.OpenStackConfig(config_files=[str(clouds)])
-    return Connection(config=loader.get_one(cloud=cloud))
+    made = Connection(config=loader.get_one(cloud=cloud))
+    # It lives for many tests: a connection that was idle for long may end just when it is used.
+    made.session.additional_headers["Connection"] = "close"
+    return made
 
 
 def nova(clouds: Path, cloud: str, method: str, path: str, body: Any = None) -> dict[str, Any]:
