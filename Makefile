@@ -11,10 +11,10 @@ unexport PYTHONDONTWRITEBYTECODE
 help:
 	@echo "make demo            the whole story on real parts (simulated where that is impossible)"
 	@echo "make test            some tests of each kind, on real parts as well, in a quarter of an hour"
-	@echo "make gate            all that must pass before anything lands, in three quarters at most"
+	@echo "make gate            all that must pass before anything lands, in about an hour"
 	@echo "make check           linters, types and what holds for every file, under a minute"
-	@echo "make unit            tests that need no real parts, in a minute"
-	@echo "make sim             simulated clusters, random accidents and properties, in four minutes"
+	@echo "make unit            tests that need no real parts, in two or three minutes"
+	@echo "make sim             simulated clusters, random accidents and properties, in 20 to 30 minutes"
 	@echo "make real            tests on a real one-machine cluster"
 	@echo "make soak            long tests: a real pause of twenty minutes and the like, random input"
 	@echo "make days DAYS=...   so many random simulated days full of accidents; SEED=... lives the same again"
