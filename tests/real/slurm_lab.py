@@ -223,22 +223,32 @@ class RealRig:
 
     @contextmanager
     def silent(self, node: str) -> Iterator[None]:
-        # An answer of the node's that slurmctld takes up later (it does so at the next full second)
-        # would show the node alive, and return it to service, long after it was stopped.
-        busy_s = time.monotonic()
-
-        def settled() -> bool:
-            nonlocal busy_s
-            if not self._nothing_under_way():
-                busy_s = time.monotonic()
-            return time.monotonic() > busy_s + _TAKEN_UP_S
-
-        until(settled)
-        self._signal(node, signal.SIGSTOP)
         try:
+            self._stop_unheard(node)
             yield
         finally:
             self._signal(node, signal.SIGCONT)
+
+    def _stop_unheard(self, node: str) -> None:
+        """Stop its slurmd while slurmctld waits for no answer and has acted on all that it got.
+
+        An answer that slurmctld takes up later (it does so at the next full second) would show the
+        node alive, and return it to service, long after it was stopped. To look before the stop is
+        not enough: on a busy machine a ping begins, and is answered, between the look and the stop.
+        """
+        stopped_s = 0.0  # 0: it is going
+
+        def settled() -> bool:
+            nonlocal stopped_s
+            if not self._nothing_under_way():
+                self._signal(node, signal.SIGCONT)
+                stopped_s = 0.0
+            elif not stopped_s:
+                self._signal(node, signal.SIGSTOP)
+                stopped_s = time.monotonic()
+            return stopped_s > 0 and time.monotonic() > stopped_s + _TAKEN_UP_S
+
+        until(settled)
 
     def _nothing_under_way(self) -> bool:
         """Whether slurmctld waits for no node's answer and has nothing to send to any."""
