@@ -128,9 +128,12 @@ class ReadyIndex:
     """What a plan needs of all ready nodes every time, kept up to date. Only the world changes it."""
 
     def __init__(self, log: UndoLog) -> None:
-        self.idle: Bag[str] = Bag(log)  # names of those without a job that no fleet keeps
+        # Names of those without a job that no fleet keeps, and no drain of people.
+        self.idle: Bag[str] = Bag(log)
         self.kept: Bag[str] = Bag(log)  # of these those that Slurm reserves for somebody
-        self.down: Bag[str] = Bag(log)  # of the idle ones those to which Slurm gives nothing: they are DOWN
+        self.down: Bag[str] = Bag(log)  # of the idle ones those that are DOWN
+        # Of the idle ones those to which Slurm gives nothing: they are DOWN, or it has drained them itself.
+        self.shut: Bag[str] = Bag(log)
         self.pieces = Pieces(log)  # what those have left that take jobs
         self._left: Table[str, tuple[Offering, Remainder]] = Table(log)  # each of these
         self._at_work: Tally[bool] = Tally(log)  # how many of these have jobs, with memory or without any
@@ -139,19 +142,21 @@ class ReadyIndex:
 
     def look(self, name: str, ours: ManagedNode | None, seen: Node | None) -> None:
         """Note how a node looks now."""
-        idle = kept = down = False
+        idle = kept = down = shut = False
         left: tuple[Offering, Remainder] | None = None
         uses: bool | None = None
         if ours is not None and ours.phase is Phase.READY:
             reserved = seen is not None and _RESERVED in seen.flags
-            idle = ours.idle_since_s is not None and not ours.fleet
+            theirs = seen is not None and seen.drained_by_people
+            idle = ours.idle_since_s is not None and not ours.fleet and not theirs
             kept = idle and reserved
             fell = seen is not None and seen.base is NodeBase.DOWN
             down = idle and fell
+            shut = down or (idle and seen is not None and seen.drained_by_others)
             if seen is not None and not (ours.job or fell or seen.drained or "MAINTENANCE" in seen.flags):
                 left = Offering(ours.image, ours.devices, reserved), _left_on(seen)
                 uses = seen.memory_allocated_mb > 0 if seen.cpus_allocated else None
-        for bag, there in ((self.idle, idle), (self.kept, kept), (self.down, down)):
+        for bag, there in ((self.idle, idle), (self.kept, kept), (self.down, down), (self.shut, shut)):
             if there != (name in bag):
                 (bag.add if there else bag.discard)(name)
         if left != self._left.get(name):

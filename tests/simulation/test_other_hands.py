@@ -134,3 +134,38 @@ def test_a_node_that_is_down_serves_nobody_and_goes_when_it_is_empty(cpus: int) 
     run.until(lambda: ended(sim, second), 40 if cpus > 1 else 150)
     run.until(lambda: "vn1" not in run.world.managed or run.world.managed["vn1"].generation > 1, 120)
     assert sim.audit() == []
+
+
+@pytest.mark.parametrize("waiting", [0, 3])
+def test_an_idle_node_that_an_admin_has_drained_stays_until_he_lifts_it(waiting: int) -> None:
+    """He wants to look at it; others are made for those who wait, and it is neither warm nor spare."""
+    sim = cluster(cpus=4)
+    run = play(sim, policies(scale=Scale(idle_s=60, warm=1)))
+    first = sim.submit("htc", 10.0)
+    run.until(lambda: ended(sim, first), 60)
+    sim.admin_drain("vn1", "ticket 7: NFS hangs")
+    others = [sim.submit("htc", 10.0) for _ in range(waiting)]
+    run.until(lambda: ended(sim, *others), 120)
+    run.run(600.0)
+    assert run.world.managed["vn1"].generation == 1
+    assert run.world.managed["vn1"].phase is Phase.READY
+    said = " ".join(why(refusal) for refusal in run.cycle.last.refusals)
+    assert "somebody else drained it: ticket 7: NFS hangs" in said
+    assert len(phases(run, Phase.READY)) == 2  # and a warm one
+    sim.admin_drain("vn1", "")
+    run.until(lambda: len(phases(run, Phase.READY)) == 1, 200)
+    assert sim.audit() == []
+
+
+@pytest.mark.parametrize("said", ["Low RealMemory", "Kill task failed (JobId=7 StepId=batch)"])
+def test_an_idle_node_that_slurm_itself_has_drained_is_replaced(said: str) -> None:
+    """For a fault of its own; while it is there, it is neither warm nor of use to those who wait."""
+    sim = cluster(cpus=4)
+    run = play(sim, policies(scale=Scale(idle_s=60, warm=1)))
+    first = sim.submit("htc", 10.0)
+    run.until(lambda: ended(sim, first), 60)
+    sim.admin_drain("vn1", said, by="root" if said.startswith("Kill") else "")
+    run.until(lambda: len(phases(run, Phase.READY)) == 2, 60)
+    run.until(lambda: len(phases(run, Phase.READY)) == 1, 120)
+    assert "vn1" not in phases(run, Phase.READY)
+    assert sim.audit() == []

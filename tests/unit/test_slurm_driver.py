@@ -260,3 +260,27 @@ def test_another_admins_drain_is_kept_and_the_node_is_not_vouched_for(
     with pytest.raises(BusyError, match=r"disk broken.*reboot; lift that drain, or set Return"):
         manager.vouch("vn1")
     assert tools.changes() == []
+
+
+@pytest.mark.parametrize(
+    ("slurm_user", "reason", "people"),
+    [
+        ("slurm(64030)", "Low RealMemory [slurm@1795232589]", False),
+        ("slurm(64030)", "Low RealMemory [64030@1795232589]", False),
+        ("slurm(64030)", "ticket 7 [root@1795232589]", True),
+        ("slurm(64030)", "Kill task failed (JobId=7 StepId=batch) [root@1795232589]", False),
+        ("root(0)", "ticket 7 [root@1795232589]", True),
+        ("root(0)", "Low RealMemory [root@1795232589]", True),  # nobody can tell
+        ("slurm(64030)", "backfill: evicting [root@1795232589]", False),
+    ],
+)
+def test_a_drain_of_slurms_own_is_told_by_its_user(
+    tools: FakeTools, manager: SlurmManager, slurm_user: str, reason: str, people: bool
+) -> None:
+    """slurmctld signs as SlurmUser; what slurmstepd has root sign is known by its words."""
+    tools.answer("show config", f"SlurmdUser   = root(0)\nSlurmUser    = {slurm_user}\n")
+    tools.answer("show node", NODE.format(name="vn1", state="IDLE+DRAIN", reason=f" Reason={reason}"))
+    for _ in range(2):
+        assert manager.read_nodes(["vn1"])["vn1"].drained_by_people is people
+    asked = [call for call in tools.calls if "show config" in call]
+    assert len(asked) == (0 if reason.startswith("backfill:") else 1)

@@ -303,22 +303,22 @@ def test_nodes() -> None:
 
 
 @pytest.mark.parametrize(
-    ("tail", "reason"),
+    ("tail", "reason", "by"),
     [
-        (" Reason=disk=broken [root@1795232589]", "disk=broken"),
-        (" Reason=a [b@c] d [root@1795232589]", "a [b@c] d"),
-        (" Reason=a [b@7] d [root@1795232589]", "a [b@7] d"),
-        (" Reason=two [root@1795232589]        lines [x@y] ü", "two\nlines [x@y] ü"),
-        (" Reason=x [root@1795232589] Comment=c Reason=backfill: d State=IDLE", "x"),
-        (" Reason=not signed", "not signed"),
-        (" Comment=one\nline NodeName=evil State=DOWN", ""),
-        ("", ""),
+        (" Reason=disk=broken [root@1795232589]", "disk=broken", "root"),
+        (" Reason=a [b@c] d [ada@1795232589]", "a [b@c] d", "ada"),
+        (" Reason=a [b@7] d [root@1795232589]", "a [b@7] d", "root"),
+        (" Reason=two [root@1795232589]        lines [x@y] ü", "two\nlines [x@y] ü", "root"),
+        (" Reason=x [64030@Unknown] Comment=c Reason=backfill: d [eve@7] State=IDLE", "x", "64030"),
+        (" Reason=not signed", "not signed", ""),
+        (" Comment=one\nline NodeName=evil State=DOWN", "", ""),
+        ("", "", ""),
     ],
 )
-def test_reasons_as_administrators_write_them(tail: str, reason: str) -> None:
-    """The reason is what they wrote, and no comment changes it or the node."""
+def test_reasons_as_administrators_write_them(tail: str, reason: str, by: str) -> None:
+    """The reason is what they wrote, with who did, and no comment changes it or the node."""
     nodes = read_nodes(f"{BM1}{tail}\n{VN1}\n")
-    assert nodes["bm1"].reason == reason
+    assert (nodes["bm1"].reason, nodes["bm1"].reason_by) == (reason, by)
     assert set(nodes) == {"bm1", "vn1"}
     assert not nodes["bm1"].drained_by_us
 

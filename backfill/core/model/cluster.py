@@ -50,6 +50,16 @@ ENDED = frozenset(JobState) - ACTIVE - {JobState.PENDING}
 # Drain reasons that we set start so; a drain with any other reason belongs to somebody else.
 OUR_REASON = "backfill:"
 
+# How those begin that slurmstepd sets, as root: it names nobody who could be told from an admin
+# (slurmstepd/mgr.c, step_terminate_monitor.c, 22.05 to 26.05).
+_OF_SLURMSTEPD = (
+    "Kill task failed",
+    "Job step not running",
+    "Job not running",
+    "SlurmdSpoolDir is full",
+    "switch_g_job_postfini failed",
+)
+
 
 # Where slurmctld finds nobody: what it sends there fails at once instead of waiting for an answer.
 NOWHERE = "255.255.255.255"
@@ -63,6 +73,7 @@ class Node:
     base: NodeBase
     flags: frozenset[str] = frozenset()
     reason: str = ""
+    reason_by: str = ""  # the user who set it; empty: slurmctld itself, or it is not known
     address: str = ""
     cpus: int = 0
     cpus_allocated: int = 0
@@ -97,6 +108,11 @@ class Node:
     @property
     def drained_by_others(self) -> bool:
         return self.drained and not self.drained_by_us
+
+    @property
+    def drained_by_people(self) -> bool:
+        """True if somebody drained it by hand or by a script; False where Slurm itself did, for a fault."""
+        return self.drained_by_others and bool(self.reason_by) and not self.reason.startswith(_OF_SLURMSTEPD)
 
     @property
     def hidden(self) -> bool:

@@ -12,7 +12,9 @@ from backfill.core.model.refusals import Code, Reason, because
 class Scale:
     """Growing and shrinking. Times in seconds."""
 
-    idle_s: float = key(300.0, "An instance without jobs is removed after this time.", least=0)
+    idle_s: float = key(
+        300.0, "An instance without jobs is removed after this time, unless somebody has drained it.", least=0
+    )
     warm: int = key(0, "How many idle instances are kept although nobody needs them now.")
     grow_per_min: int = key(0, "How many instances may begin in a minute; 0: no limit.")
     shrink_per_min: int = key(0, "How many idle instances may be removed in a minute; 0: no limit.")

@@ -43,7 +43,7 @@ def plan_scale(builder: PlanBuilder) -> None:
     _reclaim(builder)
     leave = set[str]()  # names of those that are let go: whyever, all count for the same limits
     _let_forgotten_go(builder, leave)
-    _let_fallen_go(builder, leave)
+    _let_shut_go(builder, leave)
     _make_way(builder, leave)
     wanted = _wanted(builder)
     _tell_apart(builder, wanted)
@@ -89,12 +89,16 @@ def _let_forgotten_go(builder: PlanBuilder, leave: set[str]) -> None:
     _let_go(builder, leave, forgotten, "taken over and reserved for a job of which no record tells")
 
 
-def _let_fallen_go(builder: PlanBuilder, leave: set[str]) -> None:
-    """Let idle ones go that Slurm shows as DOWN, whoever set them so: they take no job that waits.
+def _let_shut_go(builder: PlanBuilder, leave: set[str]) -> None:
+    """Let idle ones go that take no job that waits: DOWN, whoever set them so, or drained by Slurm itself.
 
-    That word of Slurm's is not touched; the next life of the name begins without it.
+    That word of Slurm's is not touched; the next life of the name begins without it. Whom people have
+    drained is not idle.
     """
     world, fallen = builder.world, []
+    if not world.ready.shut:
+        return
+    drained = [node for node in _idle(builder) if node.name in world.ready.shut - world.ready.down]
     for name in sorted(world.ready.down):
         sure_s = world.standing_since_s(name) + builder.policies.limits.sure_after_s
         if builder.now_s < sure_s:
@@ -102,6 +106,7 @@ def _let_fallen_go(builder: PlanBuilder, leave: set[str]) -> None:
         elif world.managed[name].host in world.hosts:
             fallen.append(world.managed[name])
     _let_go(builder, leave, fallen, "Slurm shows it as DOWN")
+    _let_go(builder, leave, drained, "Slurm has drained it")
 
 
 def _await_room(builder: PlanBuilder) -> bool:
@@ -246,7 +251,7 @@ def _idle(builder: PlanBuilder) -> list[ManagedNode]:
 
 def _idle_count(builder: PlanBuilder) -> int:
     ready = builder.world.ready
-    return len(ready.idle) - len(ready.down) + builder.world.fleet.count_in(Phase.BOOTING)
+    return len(ready.idle) - len(ready.shut) + builder.world.fleet.count_in(Phase.BOOTING)
 
 
 def _grow(builder: PlanBuilder, want: Want) -> bool:
@@ -356,7 +361,7 @@ def _shrink(builder: PlanBuilder, leave: set[str], spare: Sequence[ManagedNode],
     `in_need`: other kinds could not be made for want of something that these may have.
     """
     warm = 0 if in_need else builder.policies.scale.warm
-    spare = [m for m in spare if m.name not in builder.world.ready.down]  # none of these is warm
+    spare = [m for m in spare if m.name not in builder.world.ready.shut]  # none of these is warm
     _let_go(builder, leave, spare[: max(0, len(spare) - warm)], "nobody waits")
 
 

@@ -110,7 +110,7 @@ def _rooms(builder: PlanBuilder) -> Iterator[float]:
     world, policies = builder.world, builder.policies
     builder.awaits(Topic.ROOM)
     usual = policies.instances.flavour
-    for name in sorted(world.ready.idle - world.ready.down - unheard_nodes(builder)):
+    for name in sorted(world.ready.idle - world.ready.shut - unheard_nodes(builder)):
         node = world.managed[name]
         if usual.cpus <= policies.instances.flavour_of(node).cpus:
             yield _free_s(builder, node.host)

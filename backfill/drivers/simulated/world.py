@@ -320,12 +320,12 @@ class SimulatedWorld:
         """Let a running job come to its end before its time."""
         self._jobs.end(self._books.known[job_id], JobState.COMPLETED)
 
-    def admin_drain(self, node: str, reason: str) -> None:
-        """Let an admin drain the node; an empty reason lifts any drain."""
+    def admin_drain(self, node: str, reason: str, by: str = "root") -> None:
+        """Let an admin drain the node; an empty reason lifts any drain. `by` empty: slurmctld does it."""
         seen = self._books.nodes[node]
         ours = not reason and (seen.drain or "").startswith(OUR_REASON)
         seen.opened_s = self.now_s if ours else None
-        seen.drain = reason or None
+        seen.drain, seen.drain_by = reason or None, by
         self._books.refresh(seen)
 
     def owner_releases(self, job_id: str) -> None:

@@ -42,6 +42,17 @@ def slurm_uid(settings: SlurmSettings) -> int | None:
     return int(match[1]) if match is not None else None
 
 
+def slurm_users(config: str) -> frozenset[str]:
+    """Read the names as which SlurmUser signs in the output of `scontrol show config`.
+
+    Empty where it is root, who may be anybody with the right to change nodes, or is not told.
+    """
+    match = re.search(r"^SlurmUser\s*=\s*([^\s(]+)(?:\((\d+)\))?\s*$", config, re.MULTILINE)
+    if match is None or "0" in match.groups() or match[1] == "root":
+        return frozenset()
+    return frozenset(filter(None, match.groups()))
+
+
 def check_settings(settings: SlurmSettings, longest_pause_s: float, method: str = "dynamic") -> list[str]:
     """Every reason why we must not work with this Slurm, one sentence each; empty when all is well.
 

@@ -20,7 +20,7 @@ from backfill.drivers.store.codec import WORDS
 FORMATS = (
     (1, ""),  # plain text; before fingerprints were taken
     (2, "9532352ca33e57c1"),
-    (3, "b5170528ee6e0a58"),
+    (3, "d7adf9e11035b7c8"),
 )
 VERSION = FORMATS[-1][0]
 

@@ -124,7 +124,7 @@ class SimulatedSlurm:
             old = self._books.nodes.get(spec.name)
             if old is None:
                 node = SimNode(spec.name, 0, spec.cpus, spec.memory_mb, spec.address)
-                node.features, node.drain = tuple(spec.features), _UNPROVEN
+                node.features, node.drain, node.drain_by = tuple(spec.features), _UNPROVEN, ""
                 self._nodes.add(node)
             elif old.host is not None or _differs(old, spec):
                 raise AlreadyThereError(spec.name, "Slurm has another node of this name")
@@ -149,7 +149,7 @@ class SimulatedSlurm:
             node = self._node(name)
             if node.drain is not None and not node.drain.startswith(OUR_REASON):
                 raise RefusedError(name, f"is drained by somebody else: {node.drain}")
-            node.drain, node.opened_s = reason, None
+            node.drain, node.drain_by, node.opened_s = reason, "", None
             self._books.refresh(node)
 
     def undrain(self, name: str, *, heard: bool = False) -> bool:

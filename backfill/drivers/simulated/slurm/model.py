@@ -163,6 +163,7 @@ class SimNode(Viewed):
     registered: bool = False
     down: bool = False
     drain: str | None = None  # the reason while drained
+    drain_by: str = ""  # the user who set it; empty: we, or slurmctld
     opened_s: float | None = None  # when an admin lifted a drain of ours, if we have not drained it since
     silent: bool = False  # NOT_RESPONDING
     reason: str = ""
@@ -270,6 +271,7 @@ class SimNode(Viewed):
             base=self._base(),
             flags=frozenset(flags),
             reason=self.drain if self.drain is not None else self.reason,
+            reason_by=self.drain_by if self.drain is not None else "",
             address=self.address,
             cpus=self.cpus,
             cpus_allocated=self.cpus_used,

@@ -256,7 +256,7 @@ _BEHIND_REASON = re.compile(
     r"|Parameters)="
 )
 # Name and time stand behind the first line; further lines follow after an indentation.
-_SIGNED = re.compile(r"(.*?) \[[^\[\]\s]+@(?:\d+|Unknown)\]((?:\s{4}.*)?)$", re.DOTALL)
+_SIGNED = re.compile(r"(.*?) \[([^\[\]\s]+)@(?:\d+|Unknown)\]((?:\s{4}.*)?)$", re.DOTALL)
 # What differs in almost every answer and is of no interest here.
 _FLICKERS = re.compile(r" (?:CPULoad|FreeMem|LastBusyTime|CurrentWatts|AveWatts)=\S*")
 _NOT_FOUND = re.compile(r"Node \S+ not found$")
@@ -308,11 +308,13 @@ def _node(record: str) -> Node:
         values.setdefault(key, value)
     try:
         base, flags = node_state(_state_word(head))
+        reason, by = _reason(tail) if found else ("", "")
         return Node(
             name=values["NodeName"],
             base=base,
             flags=flags,
-            reason=_reason(tail) if found else "",
+            reason=reason,
+            reason_by=by,
             address=values.get("NodeAddr", ""),
             cpus=int(values["CPUTot"]),
             cpus_allocated=int(values["CPUAlloc"]),
@@ -338,10 +340,11 @@ def _words(text: str) -> tuple[str, ...]:
     return tuple(word for word in text.split(",") if word and word != "(null)")
 
 
-def _reason(tail: str) -> str:
-    """Return the reason without the name and time of who set it, which follow its first line."""
+def _reason(tail: str) -> tuple[str, str]:
+    """Return the reason and who set it: name and time follow the first line."""
     text = _BEHIND_REASON.split(tail, maxsplit=1)[0]
     signed = _SIGNED.match(text)
     if signed is None:
-        return text.strip()
-    return "\n".join(part.strip() for part in signed.groups() if part.strip())
+        return text.strip(), ""
+    first, by, others = signed.groups()
+    return "\n".join(part.strip() for part in (first, others) if part.strip()), by

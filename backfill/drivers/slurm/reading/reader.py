@@ -13,7 +13,7 @@ from backfill.drivers.slurm.reading.ahead import SHOW_RESERVATIONS, Ahead, read_
 from backfill.drivers.slurm.reading.parse import read_nodes
 from backfill.drivers.slurm.reading.paths import ReadPath
 from backfill.drivers.slurm.reading.text_path import SHOW_NODES, TextPath
-from backfill.drivers.slurm.settings import read_settings
+from backfill.drivers.slurm.settings import read_settings, slurm_users
 from backfill.ports.errors import NotFoundError
 from backfill.ports.workload import ClusterObservation
 
@@ -25,6 +25,7 @@ class SlurmReader:
         self._commands = commands
         self._path: ReadPath = path or TextPath(commands)
         self._ahead = Ahead()
+        self._slurm_users: frozenset[str] | None = None  # how SlurmUser signs; None: not read yet
 
     def settings(self) -> SlurmSettings:
         """Read version and configuration."""
@@ -38,7 +39,20 @@ class SlurmReader:
         seen_s = time.time()
         nodes, jobs = self._path.everything()
         self._look_ahead(jobs, seen_s)
-        return ClusterObservation(seen_s, self._ahead.tell(nodes), jobs)
+        return ClusterObservation(seen_s, self._ahead.tell(self._signed(nodes)), jobs)
+
+    def _signed(self, nodes: dict[str, Node]) -> dict[str, Node]:
+        """Clear who has drained a node where that is slurmctld, which signs as SlurmUser.
+
+        Where SlurmUser is root nobody can tell the two apart: each counts as an admin.
+        """
+        drained = [node for node in nodes.values() if node.reason_by and node.drained_by_others]
+        if not drained:
+            return nodes
+        if self._slurm_users is None:  # slurmctld keeps its user as long as it runs, and as a rule longer
+            self._slurm_users = slurm_users(self._commands.run(["scontrol", "show", "config"]))
+        own = [node for node in drained if node.reason_by in self._slurm_users]
+        return {**nodes, **{node.name: replace(node, reason_by="") for node in own}} if own else nodes
 
     def _look_ahead(self, jobs: dict[str, Job], now_s: float) -> None:
         ahead = replace(self._ahead)
@@ -73,7 +87,7 @@ class SlurmReader:
     def read_nodes(self, names: Sequence[str]) -> dict[str, Node]:
         """Read these nodes fresh; names that Slurm does not know are absent from the answer."""
         wanted = {checked(name, NODE_NAME, "node name") for name in names}
-        return self._ahead.tell(self._path.nodes(wanted)) if wanted else {}
+        return self._ahead.tell(self._signed(self._path.nodes(wanted))) if wanted else {}
 
     def all_jobs(self) -> dict[str, Job]:
         """Every job that Slurm knows, by id."""

@@ -175,6 +175,7 @@ def _node(entry: dict[str, Any]) -> Node:
         flags=flags,
         # scontrol indents further lines, so that how they began is not known there.
         reason="\n".join(filter(None, map(str.strip, _text(entry["reason"]).split("\n")))),
+        reason_by=_text(entry.get("reason_set_by_user")) if entry["reason"] else "",
         address=address,
         cpus=int(entry["cpus"]),
         cpus_allocated=int(entry["alloc_cpus"]),
