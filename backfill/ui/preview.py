@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 import tempfile
 from pathlib import Path
 
 from backfill.config import ConfigError, confined, load
 from backfill.engine.errands import Body
+from backfill.ui.own_program import own_program
 from backfill.ui.parser import BAD_DATA
 
 DAY = "24h"
@@ -42,7 +42,7 @@ class DayPlayer:
             file = Path(folder, self._policy.name)
             file.write_text(text, encoding="utf-8")
             self._link(Path(folder), catalogue)
-            command = (*_BEHIND_ALL, *_program(), "replay", "--journal", str(self._journal))
+            command = (*_BEHIND_ALL, *own_program(), "replay", "--journal", str(self._journal))
             options = ("--policy", str(self._policy), "--against", str(file), "--last", self._last, "--json")
             try:
                 done = subprocess.run(
@@ -66,12 +66,6 @@ class DayPlayer:
             return
         (folder / catalogue).parent.mkdir(parents=True, exist_ok=True)
         (folder / catalogue).symlink_to(self._policy.parent.absolute() / catalogue)
-
-
-def _program() -> tuple[str, ...]:
-    """How this program is begun anew: the package, or the one file that it came in."""
-    file = sys.argv[0]
-    return (sys.executable, file) if file.endswith(".pyz") else (sys.executable, "-m", "backfill")
 
 
 def _found(done: subprocess.CompletedProcess[str], folder: str) -> Body:

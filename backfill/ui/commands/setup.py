@@ -143,7 +143,7 @@ def _set_up(args: argparse.Namespace, record: UndoRecord) -> int:
     names = _names(args.hosts)
     found = survey(conf, names, checked_pattern(args.uri))
     check_hosts(found, names)
-    places = Places(conf, program=(sys.executable, "-m", "backfill"), restart=restart)
+    places = Places(conf, restart=restart)
     ask = None if args.yes or not sys.stdin.isatty() else _ask
     edited = [path for path in (places.images, places.policy) if record.edited(path)]
     said, had = _wishes(args), mounts_now(places.policy)

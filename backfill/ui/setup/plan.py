@@ -18,7 +18,7 @@ from backfill.drivers.slurm.conf.managed import EMPTY, render
 from backfill.drivers.slurm.hooks.install import is_hook
 from backfill.ui.setup.host_script import host_script
 from backfill.ui.setup.slurm_lines import Needs, with_cgroups, with_our_lines
-from backfill.ui.setup.steps import MakeFolder, Owner, RunCommand, Step, WriteFile
+from backfill.ui.setup.steps import OWN, MakeFolder, Owner, RunCommand, Step, WriteFile
 from backfill.ui.setup.survey import MANAGED, Survey
 from backfill.ui.setup.wishes import Wishes, image_in
 
@@ -31,14 +31,13 @@ _KEY = Path("/etc/munge/munge.key")
 
 @dataclass(frozen=True, slots=True)
 class Places:
-    """Where everything goes. `program`: the words that start backfill; `unit`: its drop-in."""
+    """Where everything goes. `unit`: the unit's drop-in."""
 
     conf: Path
     folder: Path = Path("/etc/backfill")
     hook_log: Path = Path("/var/log/slurm/backfill-hook.log")
     unit: Path = Path("/etc/systemd/system/backfill.service.d/setup.conf")
     key: Path = _KEY
-    program: tuple[str, ...] = ("backfill",)
     restart: tuple[str, ...] = ("systemctl", "restart", "slurmctld")
 
     @property
@@ -242,7 +241,7 @@ def _until_answered(places: Places) -> tuple[str, ...]:
 
 
 def _hooks(survey: Survey, places: Places) -> Sequence[Step]:
-    words = (*places.program, "slurm", "hooks")
+    words = (OWN, "slurm", "hooks")
     config = ("--config", str(places.policy))
     named = survey.settings.prolog_slurmctld
     installed = any(is_hook(Path(word)) for word in named.split(","))

@@ -17,10 +17,12 @@ from typing import Any
 
 from backfill.drivers.slurm.conf.files import behind, make_directory, replace_file, sync_directory
 from backfill.drivers.slurm.conf.site import SiteError, read_site
+from backfill.ui.own_program import own_program
 
 _TIMEOUT_S = 300.0
 _SECRETS = frozenset({".key"})
 _LONG = frozenset({".sh"})  # they hold other files, which are shown themselves
+OWN = "backfill"  # in place of the words that begin this program: it may have moved before all is taken back
 Run = Callable[[Sequence[str]], None]
 Entry = dict[str, Any]
 
@@ -127,9 +129,10 @@ Step = WriteFile | MakeFolder | RunCommand
 
 def run_command(argv: Sequence[str]) -> None:
     """Run it to its end. StepError, with its last words, if that is not a good one."""
+    words = (*own_program(), *argv[1:]) if argv[0] == OWN else argv
     try:
         done = subprocess.run(
-            argv, capture_output=True, text=True, errors="replace", check=False, timeout=_TIMEOUT_S
+            words, capture_output=True, text=True, errors="replace", check=False, timeout=_TIMEOUT_S
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         raise StepError(f"`{shlex.join(argv)}` cannot be run: {error}") from error
