@@ -48,6 +48,8 @@ backfill completion bash >/dev/null
 systemd-analyze verify /usr/lib/systemd/system/backfill.service /usr/lib/systemd/system/backfill-web.service
 find /usr/share/man/man1 -name 'backfill*' | grep -q backfill-evict
 """
+# As `backfill setup` and previews begin it (backfill/ui/own_program.py).
+BEGINS_ITSELF = "cd /; $(head -1 /usr/bin/backfill | cut -c 3-) -P -m backfill version"
 # Neither before there is a policy file nor by an upgrade.
 NOT_ENABLED = "! find /etc/systemd -path '*.wants/backfill*' | grep ."
 # As `backfill setup` puts the drop-in there; 20 stands for an exposure of 2.0 (systemd-analyze(1)).
@@ -105,6 +107,7 @@ def test_a_package_is_installed_used_upgraded_removed_and_purged(root: tuple[Cle
     clean.run("".join(f"test -e {path}\n" for path in INSTALLED))
     clean.run(NOT_ENABLED)
     clean.run(WORKS)
+    clean.run(BEGINS_ITSELF)
     if "+deb12_" in package:
         # Nothing is compiled from its source: that is done when the package is built.
         clean.run(f"{LOOKS_AT_CODE}! grep \"code object from '/usr/lib/backfill/.*\\.py'\" /tmp/told")
@@ -141,11 +144,15 @@ def test_the_rpm_has_its_files_and_its_scripts_are_sound(dist: dict[str, Path], 
         assert {"postinstall", "preuninstall", "postuninstall"} <= set(scripts.replace("(", " ").split())
         clean.run(f"rpm -i --nodeps --nosignature /dist/{package.name} >/tmp/told 2>&1; cat /tmp/told")
         clean.run("ln -s python3 /usr/bin/python3.12; test $(stat -c %a /etc/backfill) = 750")
+        # Debian's Python is another release, which looks elsewhere.
+        clean.run("cd /usr/lib/backfill/lib; ln -s python3.12 $(basename $(realpath /usr/bin/python3))")
         clean.run("backfill version; backfill policy check /usr/share/backfill/config/policy.yaml")
+        clean.run(BEGINS_ITSELF)
         clean.run(
             f"chgrp games /etc/backfill; rpm -U --force --nodeps --nosignature /dist/{package.name}; "
             "test $(stat -c %G%a /etc/backfill) = games750"
         )
+        clean.run("find /usr/lib/backfill/lib -type l -delete")
         clean.run("rpm -e --nodeps backfill; test ! -e /usr/bin/backfill; test ! -e /usr/lib/backfill")
 
 

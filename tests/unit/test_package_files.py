@@ -39,3 +39,13 @@ def test_an_upgrade_leaves_the_folder_as_the_admin_made_it(script: Path) -> None
     for line in script.read_text().splitlines():
         if "install -d" in line and "/etc/backfill" in line:
             assert line.strip().startswith("[ -d /etc/backfill ] || install -d -m 0750 ")
+
+
+def test_the_program_of_the_rpm_can_begin_itself_anew() -> None:
+    """By the Python that it runs in, as setup and previews do: one that finds the package by itself."""
+    spec = (PACKAGING / "rpm/backfill.spec").read_text()
+    started = spec[spec.index("%{_bindir}/backfill <<'END'") :]
+    assert started.splitlines()[1] == "#!%{home}/bin/python"
+    assert "sys.path" not in started
+    # -s would hide what pip installs on EL, such as libvirt's bindings; the environment sees the system's.
+    assert "include-system-site-packages = true" in spec
