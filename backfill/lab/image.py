@@ -14,7 +14,8 @@ import os
 import shutil
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -195,9 +196,20 @@ def cached_or_built(name: str, make: Callable[[Path, Path], GuestImage]) -> Gues
         work = images / f".building-{target.name}"
         work.mkdir()
         try:
-            return make(work, target)
+            with open_to_all():
+                return make(work, target)
         finally:
             shutil.rmtree(work, ignore_errors=True)
+
+
+@contextmanager
+def open_to_all() -> Iterator[None]:
+    """Let what is made inside be read by all, whatever our umask: guests' users, and QEMU, are not root."""
+    before = os.umask(0o022)
+    try:
+        yield
+    finally:
+        os.umask(before)
 
 
 def _check_tools() -> None:

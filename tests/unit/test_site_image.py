@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 
@@ -360,6 +361,41 @@ def test_an_image_is_put_whole_and_never_over_another(tmp_path: Path) -> None:
     with pytest.raises(LabError, match="is there already"):
         check_place(tmp_path / "image")
     assert sorted(os.listdir(tmp_path)) == [".image.partial", "cache", "image"]
+
+
+@pytest.fixture
+def strict() -> Iterator[None]:
+    """root's umask at a site that wants nothing to be open by accident."""
+    before = os.umask(0o077)
+    yield
+    os.umask(before)
+
+
+def test_what_is_put_into_an_image_is_open_to_its_users_whatever_our_umask(
+    strict: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """They resolve names by its resolv.conf, and begin our programs."""
+    monkeypatch.setenv("BACKFILL_CACHE", str(tmp_path))
+    monkeypatch.setattr(image, "_check_tools", lambda: None)
+    seen: list[int] = []
+
+    def make(work: Path, target: Path) -> GuestImage:
+        (work / "etc").mkdir()
+        (work / "etc/resolv.conf").touch()
+        seen.extend((work / name).stat().st_mode & 0o777 for name in ("etc", "etc/resolv.conf"))
+        return GuestImage("vmlinuz", "initrd", "disk.raw")
+
+    image.cached_or_built("image", make)
+    assert [f"{mode:o}" for mode in seen] == ["755", "644"]
+    assert os.umask(0o077) == 0o077
+
+
+def test_the_daemon_and_qemu_can_read_a_copy_whatever_our_umask(strict: None, tmp_path: Path) -> None:
+    """Neither of them is root."""
+    there = Path(put(_built_in(tmp_path / "cache"), tmp_path / "image").disk).parent
+    modes = {path.name: f"{path.stat().st_mode & 0o777:o}" for path in (there, *there.iterdir())}
+    assert modes.pop("image") == "755"
+    assert set(modes.values()) == {"644"}
 
 
 def test_a_copy_that_is_not_whole_is_no_image(tmp_path: Path) -> None:

@@ -116,7 +116,8 @@ def put(built: GuestImage, folder: Path) -> GuestImage:
     source = Path(built.disk).parent
     try:
         # A place of its own: somebody else may build one for the same folder.
-        with tempfile.TemporaryDirectory(prefix=f".{folder.name}.partial-", dir=folder.parent) as work:
+        partial = tempfile.TemporaryDirectory(prefix=f".{folder.name}.partial-", dir=folder.parent)
+        with image.open_to_all(), partial as work:
             copy = Path(work) / folder.name
             _copy(source, copy)
             (copy / "image.json").write_text(json.dumps(asdict(there), indent=2) + "\n")
@@ -138,7 +139,8 @@ def put(built: GuestImage, folder: Path) -> GuestImage:
 
 def _copy(source: Path, target: Path) -> None:
     # Holes stay holes: most of a disk is none of the network's business.
-    argv = ["cp", "--recursive", "--sparse=always", "--reflink=auto", str(source), str(target)]
+    how = ("--recursive", "--no-preserve=mode", "--sparse=always", "--reflink=auto")
+    argv = ["cp", *how, str(source), str(target)]
     done = subprocess.run(argv, capture_output=True, text=True, check=False)
     if done.returncode:
         raise LabError(f"the image cannot be copied to {target.name}: {done.stderr.strip()}")
