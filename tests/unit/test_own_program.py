@@ -11,7 +11,7 @@ import pytest
 from backfill.ui.own_program import own_program
 from backfill.ui.setup.plan import Places, steps
 from backfill.ui.setup.steps import RunCommand, UndoRecord
-from backfill.ui.setup.wishes import Wishes
+from backfill.ui.setup.wishes import Wishes, suggested
 from tests.unit.test_setup import _survey
 
 
@@ -53,9 +53,8 @@ def test_setup_writes_down_no_place_of_the_program(tmp_path: Path) -> None:
     image.mkdir()
     for name in ("vmlinuz", "initrd", "disk.raw", "image.json"):
         (image / name).write_text("{}")
-    wishes = Wishes(
-        addresses="10.0.1.1/16", image=str(image), user="root", names="vn1", hosts=("bm1",), controllers=("::1",)
-    )
-    made = steps(_survey(), wishes, Places(conf, folder=tmp_path))
+    said = Wishes(addresses="10.0.1.1/16", image=str(image), user="root")
+    found = _survey()
+    made = steps(found, suggested(found, said, None), Places(conf, folder=tmp_path))
     own = [words for step in made if isinstance(step, RunCommand) for words in (step.argv, step.undo)]
     assert {words[0] for words in own if "hooks" in words} == {"backfill"}

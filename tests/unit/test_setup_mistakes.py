@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pwd
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
@@ -64,6 +65,23 @@ def ask(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp
         return status, said_then.err if status else said_then.out
 
     return run
+
+
+def test_a_user_who_cannot_begin_the_program_is_told(
+    ask: Ask, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As pip installs it with umask 077; root alone can try that."""
+    if os.getuid() != 0:
+        return
+    closed = tmp_path / "opt/python"
+    closed.parent.mkdir(mode=0o700)
+    closed.symlink_to(sys.executable)
+    monkeypatch.setattr(sys, "executable", str(closed))
+    monkeypatch.setattr(sys, "prefix", str(closed.parent))
+    status, said = ask({"--user": "nobody"})
+    assert status == 64
+    assert f"--user: nobody cannot begin backfill as it is installed in {closed.parent} (" in said
+    assert f"; open it to others (chmod -R go+rX {closed.parent}), and the directories above it" in said
 
 
 _TOLD = (

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import ipaddress
+import os
 import pwd
 import shlex
 import string
+import subprocess
+import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -13,6 +16,8 @@ from backfill.config import ConfigError
 from backfill.config.power import of_hosts, switched_off
 from backfill.core.model.quantities import parse_hostlist
 from backfill.drivers.slurm.conf.site import UnreadableSiteError
+from backfill.drivers.slurm.hooks.install import groups_of
+from backfill.ui.own_program import own_program
 from backfill.ui.setup.survey import URI, HostSurvey, Survey
 from backfill.ui.setup.wishes import WishError, Wishes
 
@@ -130,6 +135,35 @@ def _user(_: Survey, wishes: Wishes) -> None:
         raise WishError(told) from None
 
 
+def _program(_: Survey, wishes: Wishes) -> None:
+    """Refuse a user who cannot begin this program: a strict umask while it was installed closes it to him."""
+    user = pwd.getpwnam(wishes.user)
+    if user.pw_uid == os.getuid():
+        return
+    groups = groups_of(user.pw_uid)
+    try:
+        done = subprocess.run(
+            [*own_program(), "version"],
+            user=user.pw_uid,
+            group=groups[0],
+            extra_groups=groups,
+            cwd="/",
+            env={"PATH": os.environ.get("PATH", "/usr/bin:/bin"), "HOME": user.pw_dir},
+            capture_output=True,
+            text=True,
+            errors="replace",
+            check=False,
+        )
+    except OSError as error:
+        why = error.strerror or str(error)
+    else:
+        why = (done.stderr.strip() or f"it ended with {done.returncode}").splitlines()[-1]
+        if done.returncode == 0:
+            return
+    told = f"--user: {wishes.user} cannot begin backfill as it is installed in {sys.prefix} ({why})"
+    raise WishError(f"{told}; open it to others (chmod -R go+rX {sys.prefix}), and the directories above it")
+
+
 def _names(_: Survey, wishes: Wishes) -> None:
     try:
         parse_hostlist(wishes.names)
@@ -196,6 +230,7 @@ def _route(_: Survey, wishes: Wishes) -> None:
 _CHECKS: tuple[Callable[[Survey, Wishes], None], ...] = (
     _texts,
     _user,
+    _program,
     _names,
     _size,
     _power,
