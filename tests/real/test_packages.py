@@ -50,6 +50,16 @@ find /usr/share/man/man1 -name 'backfill*' | grep -q backfill-evict
 """
 # As `backfill setup` and previews begin it (backfill/ui/own_program.py).
 BEGINS_ITSELF = "cd /; $(head -1 /usr/bin/backfill | cut -c 3-) -P -m backfill version"
+# What is mounted below our folder belongs to the site: it stays, with what is in it.
+PURGED = """
+mkdir /var/lib/backfill/shared
+mount -t tmpfs tmpfs /var/lib/backfill/shared
+touch /var/lib/backfill/shared/saved
+dpkg -P backfill
+test -e /var/lib/backfill/shared/saved
+umount /var/lib/backfill/shared
+rmdir /var/lib/backfill/shared /var/lib/backfill
+"""
 # Neither before there is a policy file nor by an upgrade.
 NOT_ENABLED = "! find /etc/systemd -path '*.wants/backfill*' | grep ."
 # As `backfill setup` puts the drop-in there; 20 stands for an exposure of 2.0 (systemd-analyze(1)).
@@ -129,7 +139,7 @@ def test_a_package_is_installed_used_upgraded_removed_and_purged(root: tuple[Cle
     assert "jobs stay as they are" in clean.run("dpkg -r backfill").stdout
     clean.run("test -e /etc/backfill/policy.yaml; test -e /var/lib/backfill/journal.db")
     clean.run("test -L /etc/systemd/system/multi-user.target.wants/backfill.service")
-    clean.run("dpkg -P backfill")
+    clean.run(PURGED)
     assert files(clean) == before
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -49,3 +51,28 @@ def test_the_program_of_the_rpm_can_begin_itself_anew() -> None:
     assert "sys.path" not in started
     # -s would hide what pip installs on EL, such as libvirt's bindings; the environment sees the system's.
     assert "include-system-site-packages = true" in spec
+
+
+def test_purging_leaves_what_is_mounted_below_our_folders(tmp_path: Path) -> None:
+    """A share with disks and saved memory of instances is not the package's; root alone can try that."""
+    if os.getuid() != 0 or subprocess.run(["unshare", "--mount", "true"], check=False).returncode:
+        return
+    state, shared = tmp_path / "var/lib/backfill", tmp_path / "var/lib/backfill/shared"
+    shared.mkdir(parents=True)
+    (state / "journal.db").touch()
+    script = (PACKAGING / "debian/common/backfill.postrm").read_text()
+    for place in ("/var/lib/backfill", "/etc/backfill"):
+        script = script.replace(f" {place}", f" {tmp_path}{place}")
+    postrm = tmp_path / "postrm"
+    postrm.write_text(script.replace("deb-systemd-helper", "true"))
+    steps = (
+        f"mount -t tmpfs tmpfs {shared}",
+        f"touch {shared}/saved",
+        f"sh {postrm} purge",
+        f"test -e {shared}/saved",
+        f"test ! -e {state}/journal.db",
+    )
+    done = subprocess.run(
+        ["unshare", "--mount", "sh", "-euc", "\n".join(steps)], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
