@@ -45,7 +45,7 @@ class Cloud:
         self.board = Board(link, config.cluster, config.patience, self._notice)
         self._ids: dict[tuple[str, str], tuple[float, str]] = {}  # until when, id
         self._changing: set[str] = set()
-        self._given_back: list[tuple[float, Resources]] = []  # until when, how much
+        self._given_back: dict[str, tuple[float, Resources]] = {}  # until when, how much, by server
         self._lock = threading.Lock()
         self.grouping = threading.Lock()  # so that the server group is made once
 
@@ -162,17 +162,15 @@ class Cloud:
         if server.get("metadata", {}).get(RECLAIM):
             until_s = time.monotonic() + self.config.patience.bench_s
             size = instance_of(server, "").resources
-            with self._lock:
-                self._given_back.append((until_s, size))
+            with self._lock:  # a deletion that is not done is asked for again
+                self._given_back[str(server["id"])] = until_s, size
 
     def given_back(self, now_s: float) -> Resources:
-        """Return the room that is left alone for that reason."""
+        """Return the room that is left alone for that reason: of servers that are gone."""
+        there = {str(server["id"]) for server in self.board.known()}  # these count by their marks
         with self._lock:
-            self._given_back = [entry for entry in self._given_back if entry[0] > now_s]
-            total = NOTHING
-            for _, size in self._given_back:
-                total = total + size
-        return total
+            self._given_back = {i: entry for i, entry in self._given_back.items() if entry[0] > now_s}
+            return sum((size for i, (_, size) in self._given_back.items() if i not in there), NOTHING)
 
     def _notice(self, server: Server) -> None:
         """Learn from a server that has changed whether it found no room."""
