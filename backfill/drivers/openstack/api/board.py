@@ -134,10 +134,10 @@ class Board:
         """Read what is due and put it on the board; returns the servers that are news."""
         whole = began_s >= self._full_due_s
         query = {"tags": cluster_tag(self._cluster)} if whole else {"changes-since": self._since}
-        date = ""
+        since = ""
         found: dict[str, Server] = {}
-        for page, said in self._pages(query):
-            date = date or said
+        for page, date in self._pages(query):
+            since = since or _overlapped(date, time.monotonic() - began_s)
             found |= {str(server["id"]): self._whole(server) for server in page}
         known = self._servers
         after = {} if whole else dict(known)
@@ -145,11 +145,11 @@ class Board:
             if server.get("status") in GONE:
                 after.pop(server_id, None)
             elif server_id in known or is_ours(server, self._cluster):
-                after[server_id] = _later(known.get(server_id), server)
+                after[server_id] = self._later(known.get(server_id), server)
         if whole:
             after |= self._missed(known, found)
         self._put_up(after, began_s)
-        self._since = _overlapped(date)
+        self._since = since
         if whole:
             self._full_due_s = began_s + self._patience.full_s
         return [server for i, server in after.items() if known.get(i) != server]
@@ -168,8 +168,26 @@ class Board:
 
     def _missed(self, known: dict[str, Server], found: dict[str, Server]) -> dict[str, Server]:
         """Look at each server that a list does not show: lists lag, and only a look says that it is gone."""
-        missing = {i: self._read_one(i, node_of(s)) for i, s in known.items() if i not in found}
-        return {i: known[i] if _is_partial(s) else s for i, s in missing.items() if s is not None}
+        missing = {i: self._look_at(i, s) for i, s in known.items() if i not in found}
+        return {i: s for i, s in missing.items() if s is not None}
+
+    def _later(self, known: Server | None, seen: Server) -> Server:
+        """Return the newer of two pictures."""
+        if known is not None and _is_partial(seen):
+            return known
+        # What is being built is another record of Nova's than what comes of it: their times, whole
+        # seconds of two clocks, say nothing. A server that found no room would be built for ever.
+        if known is None or known.get("status") == "BUILD":
+            return seen
+        if str(seen.get("updated")) >= str(known.get("updated")):
+            return seen
+        # The list lags, or the clock of whoever changed it last is behind that of whoever did before.
+        return self._look_at(str(seen["id"]), known) or known
+
+    def _look_at(self, server_id: str, known: Server) -> Server | None:
+        """Return what Nova says of this server alone; as it was where its part is down; None: it is gone."""
+        server = self._read_one(server_id, node_of(known))
+        return known if server is not None and _is_partial(server) else server
 
     def _pages(self, query: dict[str, str]) -> Iterator[tuple[list[Server], str]]:
         marker: dict[str, str] = {}
@@ -207,24 +225,16 @@ class Board:
         return whole
 
 
-def _later(known: Server | None, seen: Server) -> Server:
-    """Return the newer of two pictures."""
-    if known is not None and _is_partial(seen):
-        return known
-    # What is being built is another record of Nova's than what comes of it: their times, whole
-    # seconds of two clocks, say nothing. A server that found no room would be built for ever.
-    if known is None or known.get("status") == "BUILD":
-        return seen
-    return known if str(seen.get("updated")) < str(known.get("updated")) else seen
-
-
 def _is_partial(server: Server) -> bool:
     """Return True if it comes from a part of Nova that is down: then not even its name is told."""
     return server.get("status") in (None, "UNKNOWN")
 
 
-def _overlapped(date: str) -> str:
-    """Return the moment from which changes are asked for next time, for a Date header."""
+def _overlapped(date: str, took_s: float) -> str:
+    """Return the moment from which changes are asked for next time: before a list was begun.
+
+    `date`: its Date header, which is from its end; it `took_s`.
+    """
     now = parsedate_to_datetime(date) if date else datetime.fromtimestamp(time.time(), UTC)
-    stamp = datetime.fromtimestamp(now.timestamp() - _OVERLAP_S, UTC)
+    stamp = datetime.fromtimestamp(now.timestamp() - took_s - _OVERLAP_S, UTC)
     return stamp.strftime("%Y-%m-%dT%H:%M:%SZ")
