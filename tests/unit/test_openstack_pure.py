@@ -14,7 +14,7 @@ from openstack import exceptions as sdk
 from backfill.core.model.fleet import Flavour, InstanceSpec, InstanceState, Tag
 from backfill.core.model.quantities import NOTHING, Resources
 from backfill.drivers.openstack.api.cloud import CapacityBackoff, choice_of, text_of
-from backfill.drivers.openstack.api.errors import acted_is_unknown, translate
+from backfill.drivers.openstack.api.errors import NotAdmittedError, acted_is_unknown, translate
 from backfill.drivers.openstack.api.shortage import is_no_room
 from backfill.drivers.openstack.api.states import (
     LAUNCHED,
@@ -163,11 +163,11 @@ def _http(status: int, text: str) -> sdk.HttpException:
         (_http(429, "Too many requests"), UnreachableError),
         (_http(503, "Service unavailable"), UnreachableError),
         (_http(500, "Unexpected"), UnreachableError),
-        (ka.Unauthorized("wrong password"), RefusedError),
+        (ka.Unauthorized("wrong password"), NotAdmittedError),
         (ka.ConnectFailure("refused"), UnreachableError),
         (ka.ConnectTimeout("timed out"), UnreachableError),
-        (ka.EndpointNotFound("no compute in region"), RefusedError),
-        (sdk.ConfigException("Cloud x was not found."), RefusedError),
+        (ka.EndpointNotFound("no compute in region"), NotAdmittedError),
+        (sdk.ConfigException("Cloud x was not found."), NotAdmittedError),
         (sdk.ResourceTimeout("waited"), UnreachableError),
         (sdk.SDKException("odd"), BadOutputError),
     ],

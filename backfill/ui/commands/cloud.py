@@ -13,7 +13,7 @@ import yaml
 from backfill.config import Config, ConfigError, load
 from backfill.config.cloud import OpenStackEntry
 from backfill.config.model import Provider
-from backfill.ports.errors import DriverError
+from backfill.ports.errors import DriverError, RefusedError
 from backfill.ui.parser import BAD_DATA, NO, OK, UNAVAILABLE, add_config, add_verbs, say
 
 if TYPE_CHECKING:
@@ -72,7 +72,8 @@ def run_cloud(args: argparse.Namespace) -> int:
         return BAD_DATA
     except DriverError as error:
         say(str(error))
-        return UNAVAILABLE if error.retry else NO
+        # A credential that is not taken may be soon; to whoever waits for the command it is refused.
+        return UNAVAILABLE if error.retry and not isinstance(error, RefusedError) else NO
 
 
 def _section(config: Config) -> OpenStackEntry:

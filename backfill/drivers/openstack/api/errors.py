@@ -24,14 +24,28 @@ from backfill.ports.errors import (
 FOREIGN = (sdk.SDKException, ka.ClientException)
 
 SLOW_DOWN, _TOO_LARGE = 429, 413
-PASSING = frozenset({SLOW_DOWN, 502, 503, 504})  # may be over soon; a GET can be repeated
+_UNHEARD = 408  # a load balancer's: it has waited for the request in vain
+PASSING = frozenset({_UNHEARD, SLOW_DOWN, 502, 503, 504})  # may be over soon; a GET can be repeated
+
+
+class NotAdmittedError(RefusedError):
+    """The cloud does not take our credential, or it cannot be used: that says nothing of the call.
+
+    It may be over soon: Keystone rotates its keys, somebody replaces the credential.
+    """
+
+    retry = True
+
+
 _BY_STATUS: dict[int, type[DriverError]] = {
     400: RefusedError,
-    401: RefusedError,
+    401: NotAdmittedError,
     403: RefusedError,
     404: NotFoundError,
+    _UNHEARD: UnreachableError,
     409: BusyError,
     413: NoCapacityError,
+    SLOW_DOWN: UnreachableError,
     501: RefusedError,
 }
 _UNTRUSTED = "certificate verify failed"
@@ -73,7 +87,7 @@ def acted_is_unknown(error: BaseException) -> bool:
     """Return True if the request may have been carried out although it failed."""
     status = status_of(error)
     if status:
-        return status >= 500 and status != 501
+        return status == _UNHEARD or (status >= 500 and status != 501)
     return not isinstance(error, (ka.Unauthorized, sdk.ConfigException, ka.EndpointNotFound))
 
 
@@ -86,9 +100,9 @@ def translate(error: Exception, subject: str, cloud: str) -> DriverError:
     if status:
         return _by_status(status, text, subject, cloud)
     if isinstance(error, sdk.ConfigException):
-        return RefusedError(subject, f"cloud {cloud} cannot be used: {text}", "see clouds.yaml")
+        return NotAdmittedError(subject, f"cloud {cloud} cannot be used: {text}", "see clouds.yaml")
     if isinstance(error, (ka.EndpointNotFound, ka.AuthPluginException, ka.CatalogException)):
-        return RefusedError(
+        return NotAdmittedError(
             subject, f"cloud {cloud} cannot be used: {text}", "check region and auth in clouds.yaml"
         )
     if _UNTRUSTED in text:
@@ -113,8 +127,6 @@ def _by_status(status: int, text: str, subject: str, cloud: str) -> DriverError:
     if status in (403, 409, 413) and is_quota(text):
         return NoCapacityError(subject, said, "free something there, or have the quota raised")
     kind = _BY_STATUS.get(status, UnreachableError if status >= 500 else RefusedError)
-    if status == SLOW_DOWN:
-        kind = UnreachableError
     remedy = "the fault is in the cloud: its operator finds it in that service's log"
     return kind(subject, said, remedy if status == 500 else _REMEDY.get(status, ""))
 

@@ -17,7 +17,14 @@ from keystoneauth1.exceptions import EndpointNotFound, HttpError, Unauthorized
 from openstack import exceptions as sdk
 from openstack.connection import Connection
 
-from backfill.drivers.openstack.api.errors import FOREIGN, PASSING, asked_rest_s, status_of, translate
+from backfill.drivers.openstack.api.errors import (
+    FOREIGN,
+    PASSING,
+    NotAdmittedError,
+    asked_rest_s,
+    status_of,
+    translate,
+)
 from backfill.drivers.openstack.settings import Patience
 from backfill.ports.errors import BadOutputError, DriverError, RefusedError
 from backfill.ports.hostbook import HostBook
@@ -26,6 +33,14 @@ Body = dict[str, Any]
 # The last in which hypervisors tell their size; hosts can be named in a creation since 2.74.
 MICROVERSION = "2.79"
 _NOT_THERE = 404
+# What these services refuse with such a status, they say in JSON; a page comes from a gateway before them.
+_REFUSALS = frozenset({400, 403, 409})
+_NAMES = {"compute": "Nova", "block_storage": "Cinder", "network": "Neutron"}
+_SAID_IN_JSON = {
+    "compute": _REFUSALS | {_NOT_THERE},
+    "block_storage": _REFUSALS | {_NOT_THERE},
+    "network": _REFUSALS,  # an extension that it lacks is a 404 in plain text
+}
 _FIRST_WAIT_S, _LONGEST_WAIT_S = 0.2, 5.0
 # Keystone locks out whoever comes again and again with a wrong password.
 _REFUSED_REST_S = 30.0
@@ -147,9 +162,12 @@ class ApiLink:
         except Unauthorized as error:
             self._leave(connection, error)
             raise
-        said = response.headers.get("Content-Type", "")
-        if service == "compute" and response.status_code == _NOT_THERE and "json" not in said:
-            raise BadOutputError(path, f"cloud {self.cloud} answered 404, and it was not Nova that did")
+        said, status = response.headers.get("Content-Type", ""), response.status_code
+        if status in _SAID_IN_JSON.get(service, ()) and "json" not in said:
+            whose = _NAMES[service]
+            raise BadOutputError(
+                path, f"cloud {self.cloud} answered {status}, and it was not {whose} that did"
+            )
         sdk.raise_from_response(response)
         date = response.headers.get("Date", "")
         if not response.content:
@@ -176,7 +194,7 @@ class ApiLink:
                 try:
                     self._connection = self._connect()
                 except (*FOREIGN, DriverError) as error:
-                    if not translate(error, self.cloud, self.cloud).retry:
+                    if isinstance(translate(error, self.cloud, self.cloud), RefusedError):
                         self._refused = (time.monotonic() + _REFUSED_REST_S, error)
                     raise
             return self._connection
@@ -188,7 +206,7 @@ class ApiLink:
         for host in self._hosts:
             if why := self._book.contradiction(host, now, alone=False):
                 made.close()
-                raise RefusedError(
+                raise NotAdmittedError(
                     host,
                     f"{self.cloud} in clouds.yaml is for {now}, but {why}",
                     "restore a credential for that one; to change projects for good, remove the instances "
@@ -213,7 +231,7 @@ class ApiLink:
         except (*FOREIGN, DriverError):
             raise
         except Exception as error:  # a wrong word, a certificate's file that is missing …
-            raise RefusedError(
+            raise NotAdmittedError(
                 self.cloud, f"its entry in clouds.yaml cannot be used: {error}", "correct it there"
             ) from error
         return made
@@ -236,7 +254,7 @@ def _signing_in() -> Iterator[None]:
 def _check_address(cloud: str, auth_url: object) -> None:
     """Refuse an address without a scheme: the SDK takes it, and finds no services then."""
     if auth_url and not str(auth_url).startswith(("http://", "https://")):
-        raise RefusedError(
+        raise NotAdmittedError(
             cloud, f"auth_url '{auth_url}' in clouds.yaml is no address", "begin it with https:// or http://"
         )
 
@@ -254,7 +272,7 @@ def _entries(file: str, cloud: str) -> openstack.config.OpenStackConfig:
         why = f"it cannot be read ({error.strerror})"
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         why = f"it is not YAML: {' '.join(str(error).split())}"
-    raise RefusedError(file, why, "see openstack.clouds_yaml")
+    raise NotAdmittedError(file, why, "see openstack.clouds_yaml")
 
 
 def _usual(cloud: str) -> openstack.config.OpenStackConfig:
@@ -265,8 +283,8 @@ def _usual(cloud: str) -> openstack.config.OpenStackConfig:
         return found
     if found.config_filename:
         why = f"{found.config_filename} has no such cloud, only {', '.join(names) or 'others'}"
-        raise RefusedError(cloud, why, "correct the name, or name the file: openstack.clouds_yaml")
-    raise RefusedError(
+        raise NotAdmittedError(cloud, why, "correct the name, or name the file: openstack.clouds_yaml")
+    raise NotAdmittedError(
         cloud,
         "there is no clouds.yaml here, in ~/.config/openstack or in /etc/openstack",
         "write one, or name it: openstack.clouds_yaml",
