@@ -168,3 +168,36 @@ def test_a_renamed_server_is_not_made_a_second_time() -> None:
     link = TaggedCloud(renamed)
     with pytest.raises(AlreadyThereError, match="generation 3 of it is running on east"):
         create(cloud_of(link), FIRST)
+
+
+@pytest.mark.parametrize(
+    "changed", [{"generation": "2"}, {"node": "vn7"}, {"generation": "2", "node": "vn7"}]
+)
+def test_notes_that_contradict_the_tag_are_not_acted_upon(changed: dict[str, str]) -> None:
+    """Somebody has changed them: with a lower generation it would be destroyed as a stale copy, at work."""
+    one = server(tags=TAGS)
+    one["metadata"] |= {f"backfill_{key}": value for key, value in changed.items()}
+    (found,) = seen_by(provider_on(ListLink(one))).values()
+    assert (found.name, found.tag, found.state) == ("vn1", SPEC.tag, InstanceState.UNKNOWN)
+    assert f"its tag {unique_tag(SPEC.tag)} contradicts its metadata" in found.problem
+    assert all(f"backfill_{key}={value}" in found.problem for key, value in changed.items())
+    assert "--property backfill_node=vn1 --property backfill_generation=3 u1" in found.problem
+
+
+def test_a_host_that_another_cloud_is_does_not_hide_a_server() -> None:
+    """Its note was changed: the job in it would count as lost, and begin a second time."""
+    places = {"east": CloudPlace("east"), "west": CloudPlace("west")}
+    config = OpenStackConfig("c1", places, Shape(("tiny",), "nodes"), Guest("", ""))
+    link = ListLink(server(tags=TAGS, updated=EARLY))
+    provider = OpenStackProvider(config, lambda *given: link)
+    before = seen_by(provider)
+    moved = server(tags=TAGS)
+    for second, host in enumerate(("west", "nosuch")):
+        moved = server(tags=TAGS, updated=f"2026-11-22T00:00:0{second}Z")
+        moved["metadata"]["backfill_host"] = host
+        link.show(moved)
+        assert seen_by(provider) == before
+    started = OpenStackProvider(config, lambda *given: link)
+    assert seen_by(started) == {}  # it had another name in the policy file, as far as anybody knows
+    moved["metadata"]["backfill_host"] = "west"
+    assert seen_by(OpenStackProvider(config, lambda *given: link)) == before

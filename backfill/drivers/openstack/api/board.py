@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from typing import Any
@@ -32,8 +32,10 @@ class Board:
         cluster: str,
         patience: Patience,
         on_change: Callable[[Server], None] = lambda server: None,
+        places: Collection[str] = (),
     ) -> None:
-        self._link, self._cluster, self._patience = link, cluster, patience
+        """`places`: the hosts of ours that this cloud has."""
+        self._link, self._cluster, self._patience, self._places = link, cluster, patience, places
         self._on_change = on_change
         self._turn = threading.Condition()
         self._reading = False
@@ -210,7 +212,7 @@ class Board:
     def _whole(self, server: Server) -> Server:
         """Return it with the notes that somebody has taken from it since we saw it first; say so once."""
         server_id = str(server["id"])
-        whole, lost = recalled(server, self._servers.get(server_id))
+        whole, lost = recalled(server, self._servers.get(server_id), self._places)
         if lost and lost != self._lost.get(server_id):
             _LOG.warning(
                 "server %s of %s has lost its metadata %s, which is remembered only until the daemon "

@@ -42,7 +42,8 @@ class Cloud:
         self.config, self.link, self.computes = config, link, computes
         choices = tuple((f, z) for z in config.shape.zones for f in config.shape.flavours)
         self.backoff = CapacityBackoff(choices, config.patience.bench_s)
-        self.board = Board(link, config.cluster, config.patience, self._notice)
+        self.places = [host for host, place in config.places.items() if place.cloud == link.cloud]
+        self.board = Board(link, config.cluster, config.patience, self._notice, self.places)
         self._ids: dict[tuple[str, str], tuple[float, str]] = {}  # until when, id
         self._changing: set[str] = set()
         self._given_back: dict[str, tuple[float, Resources]] = {}  # until when, how much, by server
@@ -69,8 +70,10 @@ class Cloud:
 
     def place_of(self, server: Server) -> str:
         """Return the host of ours that it is on; where no note tells, the only one that this cloud is."""
-        places = [host for host, place in self.config.places.items() if place.cloud == self.link.cloud]
-        return host_of(server, self.computes) or (places[0] if len(places) == 1 else "")
+        host = host_of(server, self.computes)
+        if host and (host in self.places or host not in self.config.places):
+            return host
+        return self.places[0] if len(self.places) == 1 else ""  # one of another cloud tells nothing
 
     def id_of(self, service: str, kind: str, name: str, subject: str) -> str:
         """Find the id of an image, flavour, network …, by name or id; RefusedError if there is none."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 from datetime import datetime
 from typing import Any
@@ -51,6 +51,7 @@ RESTORED = f"{_MARK}restored"  # set: a suspended server counts as restored, see
 # Without these nobody knows which instance it is, and what it takes; `recalled` keeps these and more.
 _NEEDED = ("node", "generation", "cpus", "memory_mb", "address")
 _KEPT = (*_NEEDED, "cluster", "host", "choice")
+_HOST_NOTE = f"{_MARK}host"
 RECLAIM = f"{_MARK}reclaim"  # set by the cloud's operator, who wants the server's room back
 
 
@@ -131,13 +132,20 @@ def foremost(servers: Iterable[Server]) -> list[Server]:
     return sorted(oldest_first, key=standing, reverse=True)
 
 
-def recalled(server: Server, known: Server | None) -> tuple[Server, tuple[str, ...]]:
-    """Return it with what it had noted in `known` of who it is and now lacks, and the lost notes' keys."""
+def recalled(
+    server: Server, known: Server | None, places: Collection[str] = ()
+) -> tuple[Server, tuple[str, ...]]:
+    """Return it with what it had noted in `known` of who it is and now lacks, and the lost notes' keys.
+
+    `places`: the hosts of its cloud. Another one in its note counts as none.
+    """
     if known is None or "metadata" not in server:
         return server, ()
     now, before = server["metadata"], known.get("metadata", {})
     keys = (f"{_MARK}{key}" for key in _KEPT)
     lost = {key: before[key] for key in keys if before.get(key) and not now.get(key)}
+    if before.get(_HOST_NOTE) in places and now.get(_HOST_NOTE) not in places:
+        lost[_HOST_NOTE] = before[_HOST_NOTE]
     return ({**server, "metadata": {**now, **lost}} if lost else server), tuple(lost)
 
 
@@ -173,6 +181,8 @@ def _problem_of(server: Server) -> str | None:
             f"its metadata {', '.join(missing)} is missing or damaged, and without it nothing can safely be "
             f"done to it; restore it with `openstack server set {properties} {server.get('id')}`"
         )
+    if odd := _contradiction(server):
+        return odd
     if state_of(server) is not InstanceState.UNKNOWN:
         return None
     status, fault = server.get("status"), fault_of(server) or "no reason is given"
@@ -230,15 +240,35 @@ def _missing(server: Server) -> list[str]:
 
 
 def _who(server: Server) -> tuple[str, str, int | None]:
-    """Return its cluster, node and generation, each by our note or by the tag that it alone has.
+    """Return its cluster, node and generation, each by the tag that it alone has, or by our note.
 
     Empty, or None: there is neither.
     """
     cluster, node, said = (mark(server, key) for key in ("cluster", "node", "generation"))
     tagged = next(_in_tags(server, cluster), None)
-    if tagged is None or node not in ("", tagged.node):
+    if tagged is None:
         return cluster, node, int(said) if said.isdecimal() else None
-    return cluster or tagged.cluster, tagged.node, int(said) if said.isdecimal() else tagged.generation
+    return cluster or tagged.cluster, tagged.node, tagged.generation
+
+
+def _contradiction(server: Server) -> str:
+    """Say that its notes tell of another life than its tag: somebody has changed one of them."""
+    tagged = next(_in_tags(server, mark(server, "cluster")), None)
+    if tagged is None:
+        return ""
+    told = {"cluster": tagged.cluster, "node": tagged.node, "generation": str(tagged.generation)}
+    noted = {key: mark(server, key) for key in told}
+    odd = [key for key in told if noted[key] and noted[key] != told[key]]
+    if not noted["generation"].isdecimal():
+        odd = [key for key in odd if key != "generation"]  # it says nothing
+    if not odd:
+        return ""
+    properties = " ".join(f"--property {_MARK}{key}={value}" for key, value in told.items())
+    return (
+        f"its tag {unique_tag(tagged)} contradicts its metadata "
+        f"{', '.join(f'{_MARK}{key}={noted[key]}' for key in odd)}; if the tag is right, say so with "
+        f"`openstack server set {properties} {server.get('id')}`"
+    )
 
 
 def _in_tags(server: Server, cluster: str) -> Iterator[Tag]:
