@@ -20,7 +20,7 @@ from backfill.drivers.openstack.guest import handover
 from backfill.drivers.openstack.guest.handover import Handover
 from backfill.drivers.openstack.servers.making import create
 from backfill.drivers.openstack.settings import Guest
-from backfill.ports.errors import DriverError, RefusedError, UnreachableError
+from backfill.ports.errors import DriverError, RefusedError, UnreachableError, UnreadableError
 from tests.unit.test_cloud_applying import MemoryCloud
 from tests.unit.test_openstack_making import SPEC, cloud_of
 
@@ -115,7 +115,7 @@ def test_the_way_says_whether_the_guest_has_it(tmp_path: Path) -> None:
     """Nobody there, and an error, are two things."""
     for status, error in ((255, UnreachableError), (1, DriverError)):
         with pytest.raises(error, match="oh no"):
-            way.give_key(guest_of(tmp_path, f"echo oh no >&2; exit {status}"), "vn1", "a", KEY)
+            way.give_key(guest_of(tmp_path, f"echo oh no >&2; exit {status}"), "vn1", "10.77.1.1", KEY)
 
 
 def test_nothing_that_the_cloud_is_told_of_a_server_is_secret(tmp_path: Path) -> None:
@@ -164,3 +164,32 @@ def test_the_lab_guests_program_keeps_the_key_to_munge(tmp_path: Path) -> None:
     assert run(["sh", str(program)], input=b"", capture_output=True, check=False).returncode == 1
     assert key.read_bytes() == KEY
     assert sorted(p.name for p in tmp_path.iterdir()) == ["munge.key", "program"]
+
+
+@pytest.mark.parametrize(
+    "address", ["-oProxyCommand=touch /tmp/x", "evil.example", "10.77.1.1 -v", "", "$(id)"]
+)
+def test_what_is_no_address_is_no_way_into_a_guest(address: str, tmp_path: Path) -> None:
+    """Anybody in the project may write that note; ssh would take it for an option, or another machine."""
+    guest = guest_of(tmp_path, f'echo "$@" >{tmp_path}/argv')
+    for ask in (
+        lambda: way.wake(guest, "vn1", address, 0.0),
+        lambda: way.job_processes(guest, "vn1", address),
+    ):
+        with pytest.raises(UnreadableError, match="vn1: its metadata backfill_address is no address"):
+            ask()
+    assert not (tmp_path / "argv").exists()
+
+
+def test_the_key_goes_to_no_address_but_the_nodes(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """By its note alone, whoever may write that could have the key sent to a machine of his own."""
+    guest = replace(guest_of(tmp_path, f"cat >{tmp_path}/got"), peers={"vn1": "10.77.1.1"})
+    notes, giving = Notes(), Handover(guest)
+    giving.look(notes, [server(backfill_address="198.51.100.7/16")])  # type: ignore[arg-type]
+    until(lambda: caplog.messages != [])
+    giving.close()
+    assert (
+        "its address is 10.77.1.1 in the policy file, and its metadata say 198.51.100.7" in caplog.messages[0]
+    )
+    assert not (tmp_path / "got").exists()
+    assert notes.taken == []

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import subprocess
 import time
+from ipaddress import ip_address
 
 from backfill.core.model.readiness import figure
 from backfill.drivers.openstack.settings import Guest
-from backfill.ports.errors import BadOutputError, DriverError, RefusedError, UnreachableError
+from backfill.ports.errors import BadOutputError, DriverError, RefusedError, UnreachableError, UnreadableError
 
 WAKE_PROGRAM = "/usr/local/sbin/backfill-wake"
 JOBS_PROGRAM = "/usr/local/sbin/backfill-jobs"
@@ -35,6 +36,13 @@ def job_processes(guest: Guest, name: str, address: str) -> tuple[int, int]:
 
 def give_key(guest: Guest, name: str, address: str, key: bytes) -> None:
     """Hand the munge key to the guest; it has it when this returns."""
+    known = guest.peers.get(name, address)
+    if known != address:
+        raise RefusedError(
+            name,
+            f"its address is {known} in the policy file, and its metadata say {address}",
+            "correct its metadata backfill_address, or delete it",
+        )
     _run(guest, name, address, KEY_PROGRAM, given=key)
 
 
@@ -42,6 +50,12 @@ def _run(guest: Guest, name: str, address: str, *program: str, given: bytes = b"
     """Run a program in the guest and return its output. `given` is its input, which no process list shows."""
     if not guest.command:
         raise RefusedError(name, "there is no way into its guest", "set openstack.guest.command, such as ssh")
+    try:
+        ip_address(address)
+    except ValueError:  # ssh would take some words for its own options
+        raise UnreadableError(
+            name, f"its metadata backfill_address is no address: '{address[:80]}'", "correct it"
+        ) from None
     argv = [word.replace("{address}", address) for word in guest.command]
     try:
         done = subprocess.run([*argv, *program], capture_output=True, timeout=guest.answer_s, input=given)
