@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import time
 from collections.abc import Iterable, Iterator
@@ -14,19 +15,12 @@ from backfill.core.model.quantities import NOTHING, Resources
 from backfill.drivers.openstack.api.cloud import Cloud
 from backfill.drivers.openstack.api.states import Server, noted_size, seconds, wanted_back
 from backfill.drivers.openstack.servers import volumes
-from backfill.ports.errors import DriverError
+from backfill.ports.errors import DriverError, UnreachableError
 
+_LOG = logging.getLogger("backfill.openstack")
 _WITHOUT_LIMIT = 1_000_000
 # By so much the clocks of a cloud's machines may differ.
 _SKEW_S = 10.0
-
-
-@dataclass(frozen=True, slots=True)
-class Compute:
-    """One compute host as an administrator sees it. `down` says why it cannot be used, if it cannot."""
-
-    size: Resources
-    down: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,32 +45,57 @@ class Gauge:
 
     def __init__(self, cloud: Cloud) -> None:
         self._cloud = cloud
-        self._quota: tuple[float, ProjectQuota] | None = None
+        self._quota: ProjectQuota | None = None
+        self._read_s = -math.inf  # monotonic
+        self._told = False  # that it cannot be read
 
-    def computes(self) -> dict[str, Compute]:
-        """Every compute host by Nova's name, fresh. RefusedError for a mere member."""
+    def computes(self) -> dict[str, str | None]:
+        """Every compute host by Nova's name, fresh, with the reason why it cannot be used, if it cannot.
+
+        RefusedError for a mere member.
+        """
         link = self._cloud.link
-        services = link.get("compute", "/os-services", "compute hosts", binary="nova-compute").body
-        sizes = link.get("compute", "/os-hypervisors/detail", "compute hosts").body
-        size_of = {
-            h["service"]["host"]: Resources(int(h["vcpus"]), int(h["memory_mb"]))
-            for h in sizes.get("hypervisors", [])
-        }
-        return {
-            s["host"]: Compute(size_of.get(s["host"], NOTHING), _why_down(s))
-            for s in services.get("services", [])
-        }
+        listed = link.get("compute", "/os-services", "compute hosts", binary="nova-compute")
+        return {s["host"]: _why_down(s) for s in listed.entries("services")}
+
+    def size(self, compute: str, subject: str) -> Resources:
+        """Return the size of a compute host. UnreachableError where Nova tells none, as of a renamed one."""
+        listed = self._cloud.link.get("compute", "/os-hypervisors/detail", "compute hosts")
+        for found in listed.entries("hypervisors"):
+            if found["service"]["host"] == compute:
+                return Resources(int(found["vcpus"]), int(found["memory_mb"]))
+        raise UnreachableError(
+            subject, f"Nova lists no hypervisor of its compute host {compute}", "ask the cloud's operator"
+        )
 
     def quota(self) -> ProjectQuota:
-        """Return the project's quota, at most `usage_s` old."""
+        """Return the project's quota, at most `usage_s` old; as it was, where it cannot be read."""
         now_s = time.monotonic()
-        if self._quota is None or now_s - self._quota[0] > self._cloud.config.patience.usage_s:
-            self._quota = (now_s, self._read_quota())
-        return self._quota[1]
+        if now_s - self._read_s > self._cloud.config.patience.usage_s:
+            known = self._quota
+            self._quota = self._read_quota() if known is None else self._read_anew(known)
+            self._read_s = now_s
+        assert self._quota is not None
+        return self._quota
 
     def forget(self) -> None:
         """Read the quota anew next time."""
-        self._quota = None
+        self._read_s = -math.inf
+
+    def _read_anew(self, known: ProjectQuota) -> ProjectQuota:
+        """Nova answers, and what is there can be looked after without these books; it is said once."""
+        try:
+            quota, self._told = self._read_quota(), False
+        except DriverError as error:
+            if not self._told:
+                _LOG.warning(
+                    "cloud %s: its quota cannot be read, and counts as it was: %s",
+                    self._cloud.link.cloud,
+                    error.problem,
+                )
+            self._told = True
+            return known
+        return quota
 
     def _read_quota(self) -> ProjectQuota:
         config, ours = self._cloud.config, self._cloud.board.known()

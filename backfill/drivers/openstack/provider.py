@@ -191,7 +191,7 @@ class OpenStackProvider:
         """Return the host's cloud. What is sent to a dead compute host would hang there for ever."""
         cloud = self._cloud(host)
         if self._config.places[host].compute:
-            self._room(cloud, host)
+            self._see_up(cloud, host)
         return cloud
 
     def _tell_strays(self, cloud: Cloud, servers: Iterable[Server]) -> None:
@@ -220,16 +220,20 @@ class OpenStackProvider:
                 quota = replace(quota, group=0)
             servers = cloud.board.known()
             return pool_room(quota, servers, self._config.hours_cap, cloud.given_back(now_s))
-        seen = gauge.computes().get(place.compute)
-        if seen is None:
+        self._see_up(cloud, host)
+        return gauge.size(place.compute, host)
+
+    def _see_up(self, cloud: Cloud, host: str) -> None:
+        """Raise UnreachableError if its compute service is down."""
+        place, computes = self._config.places[host], self._gauges[cloud.link.cloud].computes()
+        if place.compute not in computes:
             raise UnreachableError(
                 host,
                 f"cloud {place.cloud} has no compute host {place.compute}",
                 "see `compute` of this host in the policy file",
             )
-        if seen.down:
-            raise UnreachableError(host, seen.down, "ask the cloud's operator")
-        return seen.size
+        if down := computes[place.compute]:
+            raise UnreachableError(host, down, "ask the cloud's operator")
 
     def _sizes(self, cloud: Cloud, host: str) -> tuple[Resources, ...]:
         """Return the sizes of our flavours; nothing while they cannot be read, as a creation will say why."""
