@@ -7,13 +7,14 @@ from typing import Any
 
 import pytest
 from keystoneauth1 import exceptions as ka
+from openstack import exceptions as sdk
 
 from backfill.core.model.fleet import Flavour, InstanceSpec, Tag
 from backfill.drivers.openstack.api.cloud import Cloud
 from backfill.drivers.openstack.api.link import Answer
 from backfill.drivers.openstack.servers.making import create, delete
 from backfill.drivers.openstack.settings import CloudPlace, Guest, OpenStackConfig, Patience, Shape
-from backfill.ports.errors import DriverError, NotFoundError, RefusedError, UnreachableError
+from backfill.ports.errors import BusyError, DriverError, NotFoundError, RefusedError, UnreachableError
 from tests.unit.test_cloud_applying import MemoryCloud
 
 PATIENCE = Patience(settle_s=0)
@@ -150,3 +151,41 @@ def test_a_network_without_port_security_gets_ports_without_groups(
         create(cloud_of(link), SPEC)
     (port,) = link.kinds["ports"]
     assert port.get("security_groups") == groups
+
+
+class ReplacedImage(MemoryCloud):
+    """Nova refuses an image, or a network's port, that is there no more."""
+
+    def post(self, service: str, path: str, subject: str, body: dict[str, Any]) -> Answer:
+        known = {f["id"] for f in (*self.kinds["images"], *self.kinds["networks"])}
+        used = body.get("server", {}).get("imageRef") or body["port"]["network_id"]
+        if used in known:
+            return super().post(service, path, subject, body)
+        if path == "/ports":
+            raise sdk.HttpException(message=f"Network {used} could not be found.", http_status=404)
+        raise sdk.HttpException(message="Can not find requested image", http_status=400)
+
+
+@pytest.mark.parametrize(("kind", "words"), [("images", "requested image"), ("networks", "Network n2")])
+def test_what_was_replaced_a_moment_ago_is_looked_for_anew(kind: str, words: str) -> None:
+    """Its id was remembered: neither the node nor its image is at fault, and the next try has the new one."""
+    link = ReplacedImage()
+    cloud, another = (
+        cloud_of(link),
+        replace(SPEC, name="vn2", tag=Tag("c1", "vn2", 1), address="10.77.1.2/16"),
+    )
+    create(cloud, SPEC)
+    link.kinds[kind][-1] = {**link.kinds[kind][-1], "id": "new"}
+    with pytest.raises(BusyError, match=rf"{words}.*; names are looked up anew"):
+        create(cloud, another)
+    create(cloud, another)
+    assert len(link.kinds["servers"]) == 2
+
+
+def test_a_refusal_of_what_was_just_looked_up_counts() -> None:
+    link = LossyCloud()
+    link.kinds["images"].clear()
+    for _ in range(2):
+        with pytest.raises(RefusedError, match="no image of this name"):
+            create(cloud_of(link), SPEC)
+    assert link.kinds["ports"] == []

@@ -147,6 +147,10 @@ def test_what_nova_keeps_tells_who_it_is() -> None:
     assert not is_ours(server("DELETED"), "c1")
 
 
+# As Nova says it where Keystone keeps the limits, which is what it recommends since 2023.
+UNIFIED = "is over a limit for [Resource servers is over limit of 2 due to current usage 2 and delta 1]"
+
+
 def _http(status: int, text: str) -> sdk.HttpException:
     return sdk.HttpException(message=text, http_status=status, details=text)
 
@@ -157,6 +161,7 @@ def _http(status: int, text: str) -> sdk.HttpException:
         (_http(403, "Quota exceeded for instances: Requested 1, used 2 of 2"), NoCapacityError),
         (_http(403, "Policy doesn't allow os_compute_api:servers to be performed"), RefusedError),
         (_http(409, "Quota exceeded for resources: ['port']."), NoCapacityError),
+        (_http(403, f"Project p1 {UNIFIED}"), NoCapacityError),
         (_http(409, "Cannot 'pause' instance while it is in vm_state building"), BusyError),
         (_http(404, "Instance could not be found"), NotFoundError),
         (_http(400, "Invalid image"), RefusedError),

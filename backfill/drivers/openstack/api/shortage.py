@@ -7,6 +7,7 @@ _QUOTA = (
     "quota exceeded",
     "exceeds quota",
     "over quota",
+    "over a limit",  # where Keystone keeps the limits
     "maximum number of",
     "overlimit",
     "exceeds allowed gigabytes quota",

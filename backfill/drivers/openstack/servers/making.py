@@ -56,22 +56,29 @@ def create(cloud: Cloud, spec: InstanceSpec) -> None:
             read_key(cloud.config.guest)
         volumes.check(cloud.link, cloud.config.shape.volume_gb, spec.name)
         image_id = cloud.id_of("image", "image", _image(cloud, spec), spec.name)
+        network_ports.network_of(cloud, spec)
         flavours = cloud.fitting(spec.flavour.resources, spec.name)
         choice = cloud.backoff.pick(spec.name, flavours, time.monotonic())
-        body = _body(cloud, spec, choice, image_id)
-        # A port is given to one server only: even two creations make no second working server.
-        body["server"]["networks"] = [{"port": network_ports.ensure(cloud, spec)}]
-        try:
-            made = _post(cloud, spec, body)
-        except UnreachableError:
-            raise  # there may be a server, or there will be one soon: it keeps its port
-        except DriverError as error:
-            if isinstance(error, NoCapacityError):
-                _learn(cloud, choice, error.problem)
-            with suppress(DriverError):  # why there is no server is worth more
-                network_ports.remove_unused(cloud, spec.name)
-            raise
+        with cloud.looked_up(spec.name):
+            made = _make(cloud, spec, choice, image_id)
         cloud.board.refresh(made, spec.name)
+
+
+def _make(cloud: Cloud, spec: InstanceSpec, choice: Choice, image_id: str) -> str:
+    """Make the port, then the server; return its id. What is refused leaves no port."""
+    body = _body(cloud, spec, choice, image_id)
+    # A port is given to one server only: even two creations make no second working server.
+    body["server"]["networks"] = [{"port": network_ports.ensure(cloud, spec)}]
+    try:
+        return _post(cloud, spec, body)
+    except UnreachableError:
+        raise  # there may be a server, or there will be one soon: it keeps its port
+    except DriverError as error:
+        if isinstance(error, NoCapacityError):
+            _learn(cloud, choice, error.problem)
+        with suppress(DriverError):  # why there is no server is worth more
+            network_ports.remove_unused(cloud, spec.name)
+        raise
 
 
 def _image(cloud: Cloud, spec: InstanceSpec) -> str:
