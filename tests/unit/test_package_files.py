@@ -76,3 +76,33 @@ def test_purging_leaves_what_is_mounted_below_our_folders(tmp_path: Path) -> Non
         ["unshare", "--mount", "sh", "-euc", "\n".join(steps)], capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("kind", ["deb", "rpm"])
+def test_what_takes_the_place_of_the_package_is_told(kind: str, tmp_path: Path) -> None:
+    """A site that began with a checkout would go on with that, and believe that it is upgraded."""
+    units, program = tmp_path / "etc/systemd/system", tmp_path / "usr/local/bin/backfill"
+    for folder in (units, program.parent):
+        folder.mkdir(parents=True)
+    (units / "backfill-web.service").symlink_to("/dev/null")  # masked: that is the admin's word
+    assert "remove it" not in _installed(kind, tmp_path)
+    (units / "backfill.service").write_text("[Service]\nExecStart=/usr/bin/backfill daemon\n")
+    assert "remove it" not in _installed(kind, tmp_path)  # as `systemctl edit --full` makes it
+    unit = (PACKAGING.parent / "config/backfill.service").read_text()
+    (units / "backfill.service").write_text(unit)
+    program.touch()
+    told = _installed(kind, tmp_path)
+    assert f"{units}/backfill.service starts another program in place of this package's: remove it" in told
+    assert f"{program} is found before this package's program: remove it" in told
+
+
+def _installed(kind: str, root: Path) -> str:
+    """Run the package's script of an installation on files below a folder; what it says."""
+    script = (PACKAGING / "debian/common/backfill.postinst").read_text()
+    if kind == "rpm":
+        spec = (PACKAGING / "rpm/backfill.spec").read_text()
+        script = spec.partition("%post\n")[2].partition("%preun\n")[0].replace("%{python}", "true")
+    for place in ("/etc/", "/run/", "/usr/local/"):
+        script = re.sub(rf"(?<=[ =\"]){place}", f"{root}{place}", script)
+    argv = ["sh", "-ec", script.replace("deb-systemd-helper", "true"), "script", "configure", "1"]
+    return subprocess.run(argv, capture_output=True, text=True, check=True).stdout
