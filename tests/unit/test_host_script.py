@@ -184,6 +184,27 @@ def test_users_can_read_a_new_file_whatever_roots_umask(host: Host) -> None:
     assert modes == {"backfill.conf": 0o644, "cgroup.conf": 0o644, "slurm.conf": 0o664}
 
 
+def test_nobody_reads_what_qemu_conf_holds(host: Host) -> None:
+    """Passwords of consoles may stand there. Neither what a run lays aside nor what a killed one has left."""
+    chmod = host.root / "bin/chmod"
+    chmod.write_text(
+        f"#!/bin/sh\nstat -c '%a %n' {host.kept}/wanted {host.qemu}.backfill-new >>{host.root}/seen\n"
+        'exec /bin/chmod "$@"\n'
+    )
+    chmod.chmod(0o755)
+    host.kept.mkdir()
+    (host.kept / "wanted").touch()
+    host.qemu.write_text('vnc_password = "secret"\n')
+    host.qemu.chmod(0o600)
+    assert host.run(TEXTS).returncode == 0
+    assert host.qemu.stat().st_mode & 0o777 == 0o600
+    seen = [line.split() for line in (host.root / "seen").read_text().splitlines()]
+    assert {name for _, name in seen} == {f"{host.kept}/wanted", f"{host.qemu}.backfill-new"}
+    assert {mode for mode, name in seen if name.endswith(".backfill-new")} == {"600"}
+    assert host.kept.stat().st_mode & 0o777 == 0o700
+    assert host.undo().returncode == 0
+
+
 def test_nobody_else_saves_guests_when_the_host_goes_down(host: Host) -> None:
     """libvirt-guests is masked, not stopped: that would do it at once. Undoing lets it be as it was."""
     for _ in range(2):

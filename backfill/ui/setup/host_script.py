@@ -15,8 +15,10 @@ CONF={conf}
 KEPT=/var/lib/backfill-host
 WEIGHT={weight}
 GUESTS=/etc/systemd/system/libvirt-guests.service
+umask 077  # qemu.conf may hold passwords
 # It brings its own undoing along, for a day on which the controller's copy is gone.
 mkdir -p "$KEPT"
+chmod 700 "$KEPT"
 cat >"$KEPT/undo.sh" <<'END'
 {undo}END
 if [ "${{1:-}}" = --undo ]; then exec sh "$KEPT/undo.sh"; fi
