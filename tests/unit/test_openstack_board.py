@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 
 import pytest
@@ -10,7 +11,8 @@ from backfill.drivers.openstack.api.board import Board
 from backfill.drivers.openstack.api.link import Answer
 from backfill.drivers.openstack.api.states import Server
 from backfill.drivers.openstack.settings import Patience
-from tests.unit.test_openstack_asking import MemoryLink
+from backfill.ports.errors import DriverError
+from tests.unit.test_openstack_asking import LATE_S, MemoryLink
 
 LIST = "/servers/detail"
 
@@ -89,3 +91,36 @@ def test_what_changes_while_a_long_list_is_made_is_asked_for_again(monkeypatch: 
     board.fresh()
     board.fresh()
     assert asked[1]["changes-since"] == "2026-11-22T02:59:50Z"
+
+
+def test_a_reading_that_breaks_off_leaves_nobody_an_old_picture(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever waits for it would take the one from before for a new one."""
+    link = TwoViews(server("ACTIVE", 10))
+    board = Board(link, "c1", Patience(poll_s=0))
+    board.fresh()
+    reading, broken = threading.Event(), threading.Event()
+
+    def broken_get(*_given: object, **_query: str) -> Answer:
+        reading.set()
+        assert broken.wait(LATE_S)
+        raise ArithmeticError("nobody foresaw this")
+
+    monkeypatch.setattr(link, "get", broken_get)
+    found: list[BaseException] = []
+
+    def read() -> None:
+        try:
+            board.fresh()
+        except (ArithmeticError, DriverError) as error:
+            found.append(error)
+
+    first = threading.Thread(target=read)
+    first.start()
+    assert reading.wait(LATE_S)
+    began_s = board._began_s
+    broken.set()
+    first.join(LATE_S)
+    assert board._began_s > began_s
+    with pytest.raises(DriverError, match="reading cloud east broke off"):
+        board._outcome()
+    assert len(found) == 1

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from keystoneauth1 import exceptions as ka
 from openstack import exceptions as sdk
 from requests import Response
 
@@ -14,7 +15,14 @@ from backfill.drivers.openstack.api.errors import NotAdmittedError, acted_is_unk
 from backfill.drivers.openstack.api.link import ApiLink
 from backfill.drivers.openstack.provider import OpenStackProvider
 from backfill.drivers.openstack.settings import CloudPlace, Guest, OpenStackConfig, Patience, Shape
-from backfill.ports.errors import BadOutputError, BusyError, DriverError, NotFoundError, RefusedError
+from backfill.ports.errors import (
+    BadOutputError,
+    BusyError,
+    DriverError,
+    NotFoundError,
+    RefusedError,
+    UnreachableError,
+)
 from tests.unit.test_openstack_pure import server
 
 PAGE = "<html><body><h1>{} Maintenance</h1></body></html>"
@@ -106,6 +114,41 @@ def test_a_clouds_yaml_that_is_being_edited_refuses_nothing_for_good(tmp_path: P
         with pytest.raises(RefusedError, match=r"clouds\.yaml") as found:
             ApiLink("east", str(file), Patience(tries=1)).get("compute", "/servers", "vn1")
         assert found.value.retry
+
+
+class Withdrawn:
+    """Its credential is gone: Keystone says 404 to whoever asks for anything."""
+
+    def __getattr__(self, name: str) -> Any:
+        raise ka.NotFound("Could not find Application Credential: 7")
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+@pytest.mark.parametrize("service", ["compute", "block_storage", "network"])
+def test_a_service_that_keystone_does_not_lead_to_has_lost_nothing(
+    service: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """For the first request it is asked where that service is: its 404 is not of a server or a volume."""
+    link = ApiLink("east", "", Patience(tries=1))
+    monkeypatch.setattr(link, "_connect", Withdrawn)
+    for ask in (lambda: link.get(service, "/servers/u1", "vn1"), lambda: link.project_id("vn1")):
+        with pytest.raises(NotAdmittedError, match="Could not find Application Credential"):
+            ask()
+
+
+class NoCertificates(Service):
+    """What requests says while the file of the authorities is being replaced: no error of its own."""
+
+    def request(self, path: str, method: str, **more: Any) -> Response:
+        raise OSError("Could not find a suitable TLS CA certificate bundle")
+
+
+def test_what_is_amiss_on_our_own_machine_is_a_typed_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    link = link_to(NoCertificates({}), monkeypatch)
+    with pytest.raises(UnreachableError, match="cloud east cannot be asked: Could not find a suitable TLS"):
+        link.get("compute", "/servers", "vn1")
 
 
 def test_a_load_balancer_that_heard_no_request_refuses_nothing() -> None:

@@ -115,10 +115,11 @@ class Board:
 
     def _read(self) -> None:
         began_s = time.monotonic()
-        error: DriverError | None = None
+        # Also where it ends in an unforeseen way nobody is to take the old picture for a new one.
+        error: DriverError | None = BadOutputError("servers", f"reading cloud {self._link.cloud} broke off")
         changed: list[Server] = []
         try:
-            changed = self._take(began_s)
+            changed, error = self._take(began_s), None
         except DriverError as problem:
             error = problem
         except (KeyError, TypeError, ValueError, AttributeError) as problem:

@@ -26,7 +26,7 @@ from backfill.drivers.openstack.api.errors import (
     translate,
 )
 from backfill.drivers.openstack.settings import Patience
-from backfill.ports.errors import BadOutputError, DriverError, RefusedError
+from backfill.ports.errors import BadOutputError, DriverError, RefusedError, UnreachableError
 from backfill.ports.hostbook import HostBook
 
 Body = dict[str, Any]
@@ -106,14 +106,18 @@ class ApiLink:
     def project_id(self, subject: str) -> str:
         """Return the id of the project that the credential is for."""
         try:
-            return str(self._connected().session.get_project_id())
+            connection = self._connected()
+            with _signing_in():
+                return str(connection.session.get_project_id())
         except FOREIGN as error:
             raise translate(error, subject, self.cloud) from error
 
     def offers(self, service_type: str, subject: str) -> bool:
         """Return True if the cloud's catalogue has a service of this type, such as block-storage."""
         try:
-            return self._connected().session.get_endpoint(service_type=service_type) is not None
+            connection = self._connected()
+            with _signing_in():
+                return connection.session.get_endpoint(service_type=service_type) is not None
         except EndpointNotFound:
             return False
         except FOREIGN as error:
@@ -151,17 +155,20 @@ class ApiLink:
 
     def _send(self, service: str, method: str, path: str, more: Mapping[str, Any]) -> Answer:
         connection = self._connected()
-        proxy = getattr(connection, service)
         extra = {"microversion": MICROVERSION} if service == "compute" else {}
         # The proxy's own default is one retry, also for a POST that was not answered in time.
         try:
             with _signing_in():
+                # For the first request to a service the SDK asks Keystone where that is.
+                proxy = getattr(connection, service)
                 response = proxy.request(
                     path, method, connect_retries=0, timeout=self._patience.call_s, **extra, **more
                 )
         except Unauthorized as error:
             self._leave(connection, error)
             raise
+        except OSError as error:  # not of the network: as a file of certificates that is being replaced
+            raise UnreachableError(path, f"cloud {self.cloud} cannot be asked: {error}") from error
         said, status = response.headers.get("Content-Type", ""), response.status_code
         if status in _SAID_IN_JSON.get(service, ()) and "json" not in said:
             whose = _NAMES[service]
