@@ -199,13 +199,14 @@ class OpenStackProvider:
         entry, found = cloud.link.cloud, []
         for server in servers:
             host = cloud.place_of(server)
-            if host not in self._config.places:
+            if host not in cloud.places:
                 found.append(f"{node_of(server)} ({host})")
         found.sort()
         if found and found != self._strays.get(entry):
             _LOG.warning(
-                "cloud %s: %s carry the name of a host that is not in the policy file and are "
-                "looked after by nobody; give the host that name again, or delete them there",
+                "cloud %s: %s carry the name of a host that the policy file does not have in this cloud, and "
+                "are looked after by nobody; give the host that name again, or correct their metadata "
+                "backfill_host, or delete them there",
                 entry,
                 ", ".join(found),
             )

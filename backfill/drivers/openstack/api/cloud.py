@@ -70,10 +70,7 @@ class Cloud:
 
     def place_of(self, server: Server) -> str:
         """Return the host of ours that it is on; where no note tells, the only one that this cloud is."""
-        host = host_of(server, self.computes)
-        if host and (host in self.places or host not in self.config.places):
-            return host
-        return self.places[0] if len(self.places) == 1 else ""  # one of another cloud tells nothing
+        return host_of(server, self.computes) or (self.places[0] if len(self.places) == 1 else "")
 
     def id_of(self, service: str, kind: str, name: str, subject: str) -> str:
         """Find the id of an image, flavour, network …, by name or id; RefusedError if there is none."""
