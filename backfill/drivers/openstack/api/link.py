@@ -7,13 +7,13 @@ import random
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import openstack.config
 import yaml
-from keystoneauth1.exceptions import EndpointNotFound, HttpError, Unauthorized
+from keystoneauth1.exceptions import CatalogException, EndpointNotFound, HttpError, Unauthorized
 from openstack import exceptions as sdk
 from openstack.connection import Connection
 
@@ -207,11 +207,12 @@ class ApiLink:
             return self._connection
 
     def _check_project(self, made: Connection) -> None:
-        """Refuse another project than the known one: there all of our servers would seem gone."""
-        project = str(made.session.get_project_id())
-        now = f"project {project}"
+        """Refuse another project or region than the known one: there all of our servers would seem gone."""
+        project, region = f"project {made.session.get_project_id()}", _region_of(made)
+        now = f"{project} in region {region}" if region else project
         for host in self._hosts:
-            if why := self._book.contradiction(host, now, alone=False):
+            why = self._book.contradiction(host, now, alone=False)
+            if why and self._book.contradiction(host, project, alone=False):  # known without its region
                 made.close()
                 raise NotAdmittedError(
                     host,
@@ -242,6 +243,21 @@ class ApiLink:
                 self.cloud, f"its entry in clouds.yaml cannot be used: {error}", "correct it there"
             ) from error
         return made
+
+
+def _region_of(made: Connection) -> str:
+    """Return the region whose Nova is asked, as the catalogue names it; empty: it leads to none."""
+    get_access = getattr(getattr(made.session, "auth", None), "get_access", None)
+    if get_access is None:
+        return ""
+    with suppress(EndpointNotFound, CatalogException):
+        found = get_access(made.session).service_catalog.endpoint_data_for(
+            service_type="compute",
+            interface=made.config.get_interface("compute") or "public",
+            region_name=made.config.get_region_name("compute"),
+        )
+        return str(found.region_name or "")
+    return ""
 
 
 @contextmanager
