@@ -137,28 +137,62 @@ def versions(db: sqlite3.Connection) -> list[tuple[int, int]]:
     return found if version == VERSION else [*found, (sys.maxsize, version)]
 
 
+def foreseen(path: Path) -> str:
+    """Say what the daemon's start makes of a journal, and change nothing; empty: it goes on with it.
+
+    Whether it is sound is not looked at, and one that cannot be read tells nothing. BadOutputError: the
+    start would refuse it.
+    """
+    try:
+        if not path.stat().st_size:
+            return ""
+        db = connect(path, "ro")
+    except (OSError, sqlite3.Error):
+        return ""
+    try:
+        version = _version(path, db)
+    except sqlite3.Error as error:
+        trouble = sqlite_trouble(path, error)
+        if isinstance(trouble, BadOutputError):
+            raise trouble from error
+        return ""
+    finally:
+        db.close()
+    if version == VERSION:
+        return ""
+    return (
+        f"{path}: the daemon's start converts it from version {version} to {VERSION}, after which an older "
+        "backfill refuses it: copy it before"
+    )
+
+
 def _check(path: Path) -> int:
     """Look before anything may be written; returns the version."""
     db = connect(path, "ro")
     try:
-        application = db.execute("PRAGMA application_id").fetchone()[0]
-        if application != _APPLICATION:
-            raise BadOutputError(str(path), "is not a journal of backfill", MOVE_AWAY)
-        version = int(db.execute("PRAGMA user_version").fetchone()[0])
-        if version > VERSION:
-            raise BadOutputError(
-                str(path),
-                f"was written by a newer backfill (journal version {version}, this one reads up "
-                f"to {VERSION})",
-                "use that backfill, or move the file away with its -wal and -shm: instances are found "
-                "by their tags then and go on; nothing in it was changed",
-            )
+        version = _version(path, db)
         faults = db.execute("PRAGMA quick_check(1)").fetchone()[0]
         if faults != "ok":
             raise BadOutputError(str(path), f"the journal is damaged: {faults}", MOVE_AWAY)
         return version
     finally:
         db.close()
+
+
+def _version(path: Path, db: sqlite3.Connection) -> int:
+    """Return a version that we understand. Raises BadOutputError for any other, and for another file."""
+    application = db.execute("PRAGMA application_id").fetchone()[0]
+    if application != _APPLICATION:
+        raise BadOutputError(str(path), "is not a journal of backfill", MOVE_AWAY)
+    version = int(db.execute("PRAGMA user_version").fetchone()[0])
+    if version > VERSION:
+        raise BadOutputError(
+            str(path),
+            f"was written by a newer backfill (journal version {version}, this one reads up to {VERSION})",
+            "use that backfill, or move the file away with its -wal and -shm: instances are found "
+            "by their tags then and go on; nothing in it was changed",
+        )
+    return version
 
 
 def connect(path: Path, mode: str) -> sqlite3.Connection:

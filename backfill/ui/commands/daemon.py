@@ -25,6 +25,7 @@ from backfill.drivers.slurm.settings import check_settings, slurm_uid
 from backfill.drivers.store.host_book import WrittenHostBook
 from backfill.drivers.store.lease import Keeper, Lease, lease_path
 from backfill.drivers.store.prompt import PromptJournal
+from backfill.drivers.store.schema import foreseen
 from backfill.drivers.store.sqlite import SqliteJournal
 from backfill.engine.clock import SteadyClock
 from backfill.engine.connection_limiter import Trust
@@ -166,9 +167,10 @@ def _begin_log(level: int) -> None:
 
 
 def _checked(config: Config, manager: SlurmManager) -> int:
-    """Check for a file that fits the cluster whether its files are there and a hook reaches us."""
+    """Check for a file that fits the cluster its files, the journal, and whether a hook reaches us."""
     try:
         found = check_hooks(config, manager.settings())
+        becomes = foreseen(Path(config.daemon.state_dir) / "journal.db")
     except (DriverError, ValueError) as error:
         return _refuse(str(error), UNAVAILABLE)
     for sentence in found.proven:
@@ -178,8 +180,8 @@ def _checked(config: Config, manager: SlurmManager) -> int:
             f"{config.source}: root looked at it, and the daemon is {user}: `backfill doctor` looks as {user}"
         )
     options = check_options(config)
-    if options.lack:
-        print(f"{config.source}: {options.lack}")
+    for sentence in filter(None, (options.lack, becomes)):
+        print(f"{config.source}: {sentence}")
     problems = [*check_files(config), *found.problems, *options.problems]
     if problems:
         return _refuse("\n".join(f"{config.source}: {p}" for p in problems), BAD_CONFIG)
