@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import argparse
 import os
+import shlex
 import sys
 import tempfile
-from collections.abc import Collection, Sequence
-from dataclasses import replace
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import asdict, replace
 from pathlib import Path
+from typing import Any
 
 from backfill.config import ConfigError, load
 from backfill.core.model.visible import visible
@@ -36,7 +38,7 @@ from backfill.ui.setup.plan import Places, for_hosts, mounts_now, own_files, ste
 from backfill.ui.setup.slurm_lines import SELECT, jobs_lost, select_type
 from backfill.ui.setup.steps import RunCommand, Step, StepError, UndoRecord
 from backfill.ui.setup.survey import MANAGED, URI, Survey, jobs_of, survey
-from backfill.ui.setup.wishes import WishError, Wishes, mountable, suggested
+from backfill.ui.setup.wishes import WishError, Wishes, mountable, recalled, suggested
 
 _STATE = Path("/var/lib/backfill-setup")
 _RESTART = "systemctl restart slurmctld"
@@ -66,12 +68,12 @@ def add_setup_arguments(parser: argparse.ArgumentParser) -> None:
     text("--gateway", default="", metavar="IP", help="the guests' default route (none)")
     text(
         "--low",
-        default="htc",
+        default="",
         metavar="PARTITION",
         help="the partition for low-priority jobs; created if missing (htc)",
     )
     text("--hosts", default="", metavar="LIST", help="nodes that carry instances (all whose libvirt answers)")
-    text("--uri", default=URI, metavar="PATTERN", help=f"where libvirt listens ({URI})")
+    text("--uri", default="", metavar="PATTERN", help=f"where libvirt listens ({URI})")
     text("--user", default="", metavar="NAME", help="the daemon's user (SlurmUser)")
     text("--emulated", action="store_true", help="guests without KVM")
     text(
@@ -101,10 +103,7 @@ def add_setup_arguments(parser: argparse.ArgumentParser) -> None:
     )
     text("--slurm-conf", default="/etc/slurm/slurm.conf", metavar="FILE", type=Path, help="slurm.conf")
     text(
-        "--restart",
-        default=_RESTART,
-        metavar="COMMAND",
-        help=f"the command that restarts slurmctld ({_RESTART})",
+        "--restart", default=None, metavar="COMMAND", help=f"the command that restarts slurmctld ({_RESTART})"
     )
 
 
@@ -139,17 +138,19 @@ def _check_json(args: argparse.Namespace) -> None:
 
 
 def _set_up(args: argparse.Namespace, record: UndoRecord) -> int:
-    conf, restart = checked_conf(args.slurm_conf), restart_words(args.restart)
-    names = _names(args.hosts)
-    found = survey(conf, names, checked_pattern(args.uri))
+    before = record.said
+    conf, restart = checked_conf(args.slurm_conf), _restart(args, before)
+    names = _names(args.hosts or before.get("only", ""))
+    found = survey(conf, names, checked_pattern(_pattern(args, before)))
     check_hosts(found, names)
     places = Places(conf, restart=restart)
     ask = None if args.yes or not sys.stdin.isatty() else _ask
     edited = [path for path in (places.images, places.policy) if record.edited(path)]
     said, had = _wishes(args), mounts_now(places.policy)
+    earlier = recalled({**before, "hosts": []} if args.hosts else before)
     if said.mounts is None and places.policy in edited:
         said = replace(said, mounts=had)  # that file is kept, so an answer would change nothing
-    wishes = suggested(found, said, ask, had)
+    wishes = suggested(found, said, ask, had, earlier)
     check_wishes(found, wishes)
     wanted = steps(found, wishes, places, edited)
     plan = [shown for step in (*wanted, *for_hosts(wishes, places)) if (shown := step.shown())]
@@ -170,11 +171,34 @@ def _set_up(args: argparse.Namespace, record: UndoRecord) -> int:
         say(f"nothing was changed: somebody has changed {other} meanwhile; say `backfill setup` again")
         return NO
     done = _carry_out(record, wanted, wishes, places, now if now != SELECT else "")
+    if done == OK:
+        record.remember(_to_remember(args, before, said, wishes))
     others = found.settings.controllers[1:]
     if done == OK and others:
         print(f"SlurmctldHost also names {', '.join(others)}: if {conf.parent} and the hooks are not shared,")
         print("copy them there, and again after each change (docs/operations.md, Two controllers)")
     return done
+
+
+def _restart(args: argparse.Namespace, before: Mapping[str, Any]) -> tuple[str, ...]:
+    return restart_words(before.get("restart", _RESTART) if args.restart is None else args.restart)
+
+
+def _pattern(args: argparse.Namespace, before: Mapping[str, Any]) -> str:
+    return args.uri or str(before.get("uri", URI))
+
+
+def _to_remember(
+    args: argparse.Namespace, before: Mapping[str, Any], said: Wishes, wishes: Wishes
+) -> Mapping[str, Any]:
+    """Return what a later run need not be told. Of controllers what was said: slurm.conf has the others."""
+    return {
+        **asdict(wishes),
+        "controllers": list(said.controllers or before.get("controllers", ())),
+        "only": args.hosts or before.get("only", ""),
+        "uri": _pattern(args, before),
+        "restart": shlex.join(_restart(args, before)),
+    }
 
 
 def _advice(found: Survey, wishes: Wishes, places: Places, edited: Collection[Path]) -> list[str]:

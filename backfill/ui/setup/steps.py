@@ -10,7 +10,7 @@ import os
 import pwd
 import shlex
 import subprocess
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -159,6 +159,17 @@ class UndoRecord:
         return Path(found) if found else None
 
     @property
+    def said(self) -> Mapping[str, Any]:
+        """What the last run was told that was carried out."""
+        return self._read().said
+
+    def remember(self, said: Mapping[str, Any]) -> None:
+        """Keep what was said for later runs."""
+        now = self._read()
+        now.said = dict(said)
+        self._write(now)
+
+    @property
     def of_the_site(self) -> frozenset[str]:
         """The files that were there before, and those that they include since: Slurm may need them."""
         files = (entry for entry in self._read().done if "path" in entry and not entry["folder"])
@@ -255,6 +266,7 @@ class _Recorded:
     done: list[Entry] = field(default_factory=list)
     owed: list[list[str]] = field(default_factory=list)
     conf: str = ""
+    said: dict[str, Any] = field(default_factory=dict)
 
 
 def _as_it_is(step: WriteFile | MakeFolder) -> Entry:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import ipaddress
 import json
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
+from typing import Any
 
 from backfill.ui.doctor.places import unescaped
 from backfill.ui.setup.survey import Survey, address_towards
@@ -51,12 +52,50 @@ class Wishes:
     controllers: tuple[str, ...] = ()
 
 
-def suggested(survey: Survey, wishes: Wishes, ask: Ask | None, had: Sequence[str] = ()) -> Wishes:
+NOTHING_BEFORE = Wishes()
+
+
+def recalled(said: Mapping[str, Any]) -> Wishes:
+    """Return the wishes that an earlier run was told, as they were remembered."""
+    names = {one.name for one in fields(Wishes)}
+    known: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in said.items() if k in names}
+    return Wishes(**known)
+
+
+def _answered_before(wishes: Wishes, before: Wishes) -> Wishes:
+    """Take from the run before what has no suggestion of the cluster's and is not said now."""
+    return replace(
+        wishes,
+        partition=wishes.partition or before.partition,
+        gateway=wishes.gateway or before.gateway,
+        user=wishes.user or before.user,
+        cpu_features=wishes.cpu_features or before.cpu_features,
+        closed=wishes.closed or before.closed,
+        also=wishes.also or before.also,
+        controllers=wishes.controllers or before.controllers,
+    )
+
+
+def _refuse_silent(survey: Survey, hosts: Collection[str]) -> None:
+    """Refuse to leave out a host of an earlier run since it does not answer: its work would be nobody's."""
+    answers = {host.node.name: host.problem for host in survey.hosts if host.inspection is None}
+    for name in hosts:
+        if problem := answers.get(name):
+            raise WishError(
+                f"{problem}, and an earlier run has set it up: mend that, or leave it out by --hosts"
+            )
+
+
+def suggested(
+    survey: Survey, said: Wishes, ask: Ask | None, had: Sequence[str] = (), before: Wishes = NOTHING_BEFORE
+) -> Wishes:
     """Fill in what is not said: by asking, with a suggestion, where `ask` is there.
 
-    `had`: what guests mount by the policy file as it is now, which stays until somebody says otherwise.
-    WishError for what has no suggestion and nobody to ask.
+    `had`: what guests mount by the policy file as it is now, which stays until somebody says otherwise, as
+    does what an earlier run was told, `before`. WishError for what has no suggestion and nobody to ask.
     """
+    wishes = _answered_before(said, before)
+    _refuse_silent(survey, before.hosts)
     live = [host for host in survey.hosts if host.inspection is not None]
     if not live:
         reasons = "\n".join(host.problem for host in survey.hosts) or "Slurm has no node of slurm.conf"
@@ -68,18 +107,19 @@ def suggested(survey: Survey, wishes: Wishes, ask: Ask | None, had: Sequence[str
     def told(option: str, said: str, proposal: str) -> str:
         return _told(option, said, proposal, ask)
 
-    names = told("--names", wishes.names, f"vn[1-{2 * len(live)}]")
-    addresses = told("--addresses", wishes.addresses, "")
+    names = told("--names", wishes.names, before.names or f"vn[1-{2 * len(live)}]")
+    addresses = told("--addresses", wishes.addresses, before.addresses)
+    each, each_mb = before.cpus or max(1, cpus // 2), before.memory_mb or half_mb
     made = Wishes(
         partition=wishes.partition,
         names=names,
         addresses=addresses,
-        cpus=_number("--cpus", told("--cpus", str(wishes.cpus or ""), str(max(1, cpus // 2)))),
-        memory_mb=_number("--memory-mb", told("--memory-mb", str(wishes.memory_mb or ""), str(half_mb))),
-        directory=told("--directory", wishes.directory, _directory(survey)),
-        bridge=told("--bridge", wishes.bridge, survey.bridge),
+        cpus=_number("--cpus", told("--cpus", str(wishes.cpus or ""), str(each))),
+        memory_mb=_number("--memory-mb", told("--memory-mb", str(wishes.memory_mb or ""), str(each_mb))),
+        directory=told("--directory", wishes.directory, before.directory or _directory(survey)),
+        bridge=told("--bridge", wishes.bridge, before.bridge or survey.bridge),
         gateway=wishes.gateway,
-        image=told("--image", wishes.image, ""),
+        image=told("--image", wishes.image, before.image),
         emulated=wishes.emulated or not survey.has_kvm,
         user=wishes.user or survey.user,
         hosts=tuple(host.node.name for host in live),
