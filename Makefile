@@ -5,7 +5,7 @@ UV := $(or $(shell command -v uv),$(or $(BACKFILL_CACHE),/var/cache/backfill)/uv
 # The real tests and the demo need root and apt; what needs neither uses this smaller set-up.
 # Where it is set, each of the hundreds of programs that tests start compiles all its modules anew.
 unexport PYTHONDONTWRITEBYTECODE
-.PHONY: help demo test gate check unit sim real bench lab setup setup-browser venv lock format docs clean soak search
+.PHONY: help demo test gate check unit component sim real bench lab setup setup-browser venv lock format docs clean soak search
 .PHONY: days packages pages conformance
 
 help:
@@ -13,7 +13,8 @@ help:
 	@echo "make test            some tests of each kind, on real parts as well, in a quarter of an hour"
 	@echo "make gate            all that must pass before anything lands, in about an hour"
 	@echo "make check           linters, types and what holds for every file, under a minute"
-	@echo "make unit            tests that need no real parts, in two or three minutes"
+	@echo "make unit            values in, values out, in under a minute"
+	@echo "make component       single parts with their processes, threads and sockets, and fakes, in two minutes"
 	@echo "make sim             simulated clusters, random accidents and properties, in 20 to 30 minutes"
 	@echo "make real            tests on a real one-machine cluster"
 	@echo "make soak            long tests: a real pause of twenty minutes and the like, random input"
@@ -41,13 +42,13 @@ venv:
 	@scripts/setup.sh --python
 
 # For daily work: of tests that are much alike it has some; the others are marked `gate`.
-test: setup unit
+test: setup unit component
 	BACKFILL_PLANS_COMPARED=100 $(PY) -m pytest -q -n auto -m "not real and not inside and not gate" tests/simulation tests/property
 	@$(PY) -m tests.real.side_by_side --marks "real and not gate and not soak"
 
 # What .ci/run runs. Of each simulation's plans the first are compared (tests/conftest.py); `make sim` alone: all.
 gate: export BACKFILL_PLANS_COMPARED = 1000
-gate: unit sim real
+gate: unit component sim real
 
 check: venv
 	$(PY) -m ruff check .
@@ -59,7 +60,11 @@ check: venv
 	.venv/bin/salt-lint $(shell find salt_states -name '*.sls')
 
 unit: venv
-	$(PY) -m pytest -q -n auto tests/unit tests/contract
+	$(PY) -m pytest -q -n auto tests/unit
+
+# Parts by themselves, with their processes, threads, sockets and files; and the fakes behind the ports.
+component: venv
+	$(PY) -m pytest -q -n auto tests/component tests/contract
 
 # The daemon's own cycle in simulated time, and whatever is tried with random input.
 sim: venv

@@ -19,7 +19,9 @@ from backfill.core.reconcile.planner import enact, plan
 from backfill.core.world import World
 
 # Modules that hold assertions for several test files say what they compared, too.
-pytest.register_assert_rewrite("tests.contract", "tests.real", "tests.simulation", "tests.unit")
+pytest.register_assert_rewrite(
+    "tests.component", "tests.contract", "tests.real", "tests.simulation", "tests.unit"
+)
 
 # The gate tries the same examples every time, wherever it runs; what a search has found stands
 # there as an @example. `make search` tries others: its seed alone decides which, no database.

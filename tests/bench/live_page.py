@@ -39,9 +39,9 @@ from backfill.ports.storage import Record
 from tests.bench.page import BUDGET_MS, DRIVE
 from tests.bench.rig import result
 from tests.bench.web import awaited, free_port, memory_mb, running
+from tests.component.living_daemon import a_gate
+from tests.component.web_service import CY, Names, with_roles
 from tests.real.browser import Page, page
-from tests.unit.living_daemon import a_gate
-from tests.unit.web_service import CY, Names, with_roles
 
 NODES = int(os.environ.get("BACKFILL_NODES", "10000"))
 JOBS = int(os.environ.get("BACKFILL_JOBS", "100000"))

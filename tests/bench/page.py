@@ -15,9 +15,9 @@ from backfill.sim.traces.models import lublin
 from backfill.sim.traces.swf import swf_lines
 from backfill.ui.commands.replay import main
 from tests.bench.rig import result
+from tests.component.replay_files import KILL, LIMITS, SMALL
 from tests.real.browser import Page, page
 from tests.unit.policy_files import text
-from tests.unit.replay_files import KILL, LIMITS, SMALL
 
 _JOBS = {"50k": 2100, "200k": 8400}
 BUDGET_MS = 1000 / 60

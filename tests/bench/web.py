@@ -20,8 +20,8 @@ from pathlib import Path
 from statistics import median, quantiles
 
 from tests.bench.rig import result
-from tests.unit.living_daemon import living, parked
-from tests.unit.web_service import CY, Names, with_roles
+from tests.component.living_daemon import living, parked
+from tests.component.web_service import CY, Names, with_roles
 
 CLIENTS = int(os.environ.get("BACKFILL_CLIENTS", "500"))
 _LENGTH_S = float(os.environ.get("BACKFILL_SECONDS", "20"))

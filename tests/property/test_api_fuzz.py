@@ -19,8 +19,8 @@ from schemathesis.specs.openapi.checks import (
 )
 
 from backfill.engine import gate
-from tests.unit.living_daemon import living, parked
-from tests.unit.web_service import ADA, DI, Names, served, with_roles
+from tests.component.living_daemon import living, parked
+from tests.component.web_service import ADA, DI, Names, served, with_roles
 
 # `make search` tries more of them.
 _EXAMPLES = 300 if os.environ.get("BACKFILL_SEARCH") else 10

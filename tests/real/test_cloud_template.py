@@ -10,9 +10,9 @@ import pytest
 import backfill.lab.cloud
 from backfill.lab.cloud import environment, heat
 from backfill.ui.cli import main
+from tests.component.test_cloud_template import INSIDE
 from tests.unit.policy_files import text
 from tests.unit.test_cloud_applying import PUBLIC_KEY
-from tests.unit.test_cloud_template import INSIDE
 from tests.unit.test_config_openstack import HOSTS
 
 pytestmark = [pytest.mark.real, pytest.mark.gate]

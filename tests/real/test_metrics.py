@@ -21,7 +21,7 @@ import pytest
 from backfill.core.model.lifecycle import Phase
 from backfill.ui.client import Client
 from backfill.ui.web.exposition import exposition
-from tests.unit.living_daemon import LivingDaemon, living, parked
+from tests.component.living_daemon import LivingDaemon, living, parked
 
 pytestmark = pytest.mark.real
 ROOT = Path(__file__).parents[2]

@@ -13,11 +13,11 @@ from backfill.drivers.slurm.conf.managed import FEATURES_NODE, Method, WantedNod
 from backfill.drivers.slurm.hooks.install import HookPlan, Hooks
 from backfill.drivers.slurm.hooks.submit_lua import Gate
 from backfill.ports.workload import NodeSpec
+from tests.component.hook_daemon import HookDaemon
 from tests.contract.workload_rig import await_state
 from tests.real.conf_lab import conf_lab, site_directory, transactions_of
 from tests.real.releases import OLDEST_AND_NEWEST
 from tests.real.slurm_lab import RealRig, until
-from tests.unit.hook_daemon import HookDaemon
 
 pytestmark = pytest.mark.real
 _PROLOG = "#!/bin/sh\necho $SLURM_JOB_ID $SLURM_SCRIPT_CONTEXT >> {dir}/site.out\nexit 0\n"

@@ -16,9 +16,9 @@ from backfill.core.model.cluster import JobState
 from backfill.drivers.slurm.hooks.build import build_hook
 from backfill.lab.layout import user_ids
 from backfill.lab.spec import CONTROLLER_ADDRESS, HOOK_PORT, JOB_USER, host_address
+from tests.component.hook_daemon import HookDaemon
 from tests.contract.workload_rig import await_state, job, node
 from tests.real.slurm_lab import RealRig, slurm_lab, until
-from tests.unit.hook_daemon import HookDaemon
 
 HOSTS = 10
 CLONE_NEWNET = 0x40000000

@@ -13,9 +13,9 @@ from backfill.sim.traces.models import lublin
 from backfill.sim.traces.swf import swf_lines
 from backfill.ui.cli import main as command
 from backfill.ui.commands.replay import main
+from tests.component.replay_files import KILL, LIMITS, SMALL, replayed, written
 from tests.real.browser import NoBrowserError, Page, browser, page
 from tests.unit.policy_files import text
-from tests.unit.replay_files import KILL, LIMITS, SMALL, replayed, written
 
 pytestmark = [pytest.mark.real, pytest.mark.soak]
 _AXIS = 22  # height of the axis above the lanes, as in timelines.js

@@ -14,9 +14,9 @@ from backfill.core.model.lifecycle import Phase
 from backfill.ports.storage import Record
 from backfill.ui.client import Client
 from backfill.ui.web import answers
+from tests.component.living_daemon import LivingDaemon, living, parked
+from tests.component.web_service import ADA, BO, CY, DI, Names, served, with_roles
 from tests.real.browser import Page, page
-from tests.unit.living_daemon import LivingDaemon, living, parked
-from tests.unit.web_service import ADA, BO, CY, DI, Names, served, with_roles
 
 pytestmark = [pytest.mark.real, pytest.mark.soak]
 _AXE = Path(str(files("axe_core_python") / "axe.min.js"))

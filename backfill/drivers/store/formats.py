@@ -1,7 +1,7 @@
 """The versions of the journal's format: each moves with the types of its records.
 
 A program refuses a journal of a later version, because it may say what the program does not
-understand. `tests/unit/test_store_formats.py` compares the last line with what this program writes.
+understand. `tests/component/test_store_formats.py` compares the last line with what this program writes.
 """
 
 from __future__ import annotations
