@@ -106,3 +106,20 @@ def _installed(kind: str, root: Path) -> str:
         script = re.sub(rf"(?<=[ =\"]){place}", f"{root}{place}", script)
     argv = ["sh", "-ec", script.replace("deb-systemd-helper", "true"), "script", "configure", "1"]
     return subprocess.run(argv, capture_output=True, text=True, check=True).stdout
+
+
+@pytest.mark.parametrize("kind", ["deb", "rpm"])
+def test_who_removes_it_is_told_that_nobody_looks_after_dead_nodes(kind: str, tmp_path: Path) -> None:
+    """slurm.conf stays as it is, and Slurm itself gives no node up by it."""
+    script, words = (PACKAGING / "debian/common/backfill.prerm").read_text(), ["remove"]
+    if kind == "rpm":
+        spec = (PACKAGING / "rpm/backfill.spec").read_text()
+        script, words = spec.partition("%preun\n")[2].partition("%postun\n")[0], ["0"]
+    for place in ("/var/", "/run/", "%{home}/"):
+        script = re.sub(rf"(?<=[ =\"]){place}", f"{tmp_path}/", script)
+    argv = ["sh", "-ec", script, "script", *words]
+    told = "where slurm.conf has SlurmdTimeout=0 nobody sets dead nodes DOWN while the daemon is away"
+    assert told not in subprocess.run(argv, capture_output=True, text=True, check=True).stdout
+    (tmp_path / "lib/backfill").mkdir(parents=True)
+    (tmp_path / "lib/backfill/journal.db").touch()
+    assert told in subprocess.run(argv, capture_output=True, text=True, check=True).stdout
