@@ -97,6 +97,23 @@ def test_an_older_journal_is_taken_over(tmp_path: Path) -> None:
     again.close()
 
 
+def test_a_takeover_reads_a_long_journal_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A month of a busy site is 1.2 GB, and until the daemon has it nobody gives hosts back."""
+    path = tmp_path / "journal.db"
+    _write_version_1(path, [Record(1.0, "change", "vn1", {"t": "NodeManaged"})])
+    done: list[str] = []
+    connect = schema.connect
+
+    def traced(place: Path, mode: str) -> sqlite3.Connection:
+        db = connect(place, mode)
+        db.set_trace_callback(done.append)
+        return db
+
+    monkeypatch.setattr(schema, "connect", traced)
+    SqliteJournal(path).close()
+    assert len([text for text in done if "UPDATE record SET lasting" in text]) == 1
+
+
 def test_a_takeover_that_fails_changes_nothing(tmp_path: Path) -> None:
     """All or nothing: a second try, or the older program, finds the journal as it was."""
     path = tmp_path / "j.db"

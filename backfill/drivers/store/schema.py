@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sqlite3
 import sys
@@ -50,6 +51,10 @@ _PACKED = """
 # What came with version 3. Up to which id records are of an older version (`migrations.migrated`).
 _WRITTEN = """
     CREATE TABLE written (version INTEGER PRIMARY KEY, last_id INTEGER NOT NULL) STRICT;
+"""
+
+_LASTING = """
+    UPDATE record SET lasting = 1 WHERE lasting = 0 AND type IN (SELECT value FROM json_each(?))
 """
 
 
@@ -114,7 +119,7 @@ def _refuse_older(path: Path, version: int) -> None:
 
 def _migrate(db: sqlite3.Connection) -> None:
     """Bring a journal to this version, all or nothing. No older program reads it from then on."""
-    lasting = [(kind,) for kind in sorted(REMEMBERED)]
+    lasting = json.dumps(sorted(REMEMBERED))
     with transaction(db):
         version = int(db.execute("PRAGMA user_version").fetchone()[0])
         for statement in _PACKED.split(";")[:-1] if version < 2 else ():
@@ -123,7 +128,7 @@ def _migrate(db: sqlite3.Connection) -> None:
             db.execute(_WRITTEN)
         if version < VERSION:
             db.execute("INSERT INTO written SELECT ?, coalesce(max(id), 0) FROM record", (version,))
-        db.executemany("UPDATE record SET lasting = 1 WHERE lasting = 0 AND type = ?", lasting)
+        db.execute(_LASTING, (lasting,))  # all kinds at once: a long journal takes seconds to look through
         db.execute(f"PRAGMA user_version = {VERSION}")
 
 
