@@ -1,4 +1,4 @@
-"""Salt's own Python environment: made once per lock file, kept in the cache, never in ours."""
+"""Salt's own Python environment: made once per lock file and interpreter, kept in the cache, not in ours."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ LOCK_FILE = Path(__file__).parents[2] / "requirements.salt.lock"
 
 def salt_python() -> str:
     """Return the interpreter that has Salt; make its environment when this lock file has none yet."""
-    home = cache_root() / "salt" / lock_hash()
+    interpreter = hashlib.sha256(sys.version.encode()).hexdigest()[:8]
+    home = cache_root() / "salt" / f"{lock_hash()}-{interpreter}"
     python = home / "bin/python"
     if (home / "complete").exists():
         return str(python)
