@@ -54,6 +54,7 @@ def told(tmp_path: Path, content: str) -> DriverError:
         ("[east]", "it has no mapping `clouds:`"),
         ("clouds: {east: hello}", "what it has below east is no mapping with `auth:`"),
         ("clouds: [", "it is not YAML"),
+        ("clouds: \0", "it is not YAML"),
         (None, "it cannot be read .No such file"),
     ],
 )
@@ -68,6 +69,16 @@ def test_the_file_that_the_policy_names_is_the_one(
         file.write_text(content)
     with pytest.raises(RefusedError, match=f"{words}.*; see"):
         ApiLink("east", str(file), Patience()).get("compute", "/servers", "vn1")
+
+
+@pytest.mark.parametrize("secret", ['"Hush7', "*Hush7", "!Hush7", "&Hush7 &Hush7 x", "{Hush7: [", "@Hush7"])
+def test_a_mistake_in_yaml_tells_where_it_is_and_no_secret(tmp_path: Path, secret: str) -> None:
+    """PyYAML shows the line itself; the reason is read by whoever may ask for the hosts' state."""
+    file = tmp_path / "clouds.yaml"
+    file.write_text(f"clouds:\n  east:\n    auth:\n      password: {secret}\n")
+    with pytest.raises(RefusedError, match=r"it is not YAML: see line \d, column \d+; see") as found:
+        ApiLink("east", str(file), Patience()).get("compute", "/servers", "vn1")
+    assert "Hush7" not in str(found.value)
 
 
 def test_where_the_sdk_looks_there_may_be_nothing_or_another(

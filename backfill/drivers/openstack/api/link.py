@@ -294,8 +294,16 @@ def _entries(file: str, cloud: str) -> openstack.config.OpenStackConfig:
     except OSError as error:
         why = f"it cannot be read ({error.strerror})"
     except (yaml.YAMLError, UnicodeDecodeError) as error:
-        why = f"it is not YAML: {' '.join(str(error).split())}"
+        why = _where_no_yaml(error)
     raise NotAdmittedError(file, why, "see openstack.clouds_yaml")
+
+
+def _where_no_yaml(error: Exception) -> str:
+    """Say where it is no YAML; PyYAML's own words show the line, and a password in it."""
+    mark = getattr(error, "problem_mark", None)
+    if mark is None:
+        return "it is not YAML: it has characters that are none"
+    return f"it is not YAML: see line {mark.line + 1}, column {mark.column + 1}"
 
 
 def _usual(cloud: str) -> openstack.config.OpenStackConfig:
