@@ -162,6 +162,21 @@ def test_a_server_that_got_the_name_of_another_one_is_not_that() -> None:
     assert found["id"] == "u1"
 
 
+class CarelessCloud(TaggedCloud):
+    """Its database takes letters of either case for the same, as MySQL does."""
+
+    def get(self, service: str, path: str, subject: str, **query: str) -> Answer:
+        return super().get(service, path, subject, **{k: v.upper() for k, v in query.items()})
+
+
+def test_a_strangers_server_whose_name_only_looks_alike_is_not_in_the_way() -> None:
+    """The node could never be made, and its name would be given up."""
+    link = CarelessCloud({**server(), "name": "VN1", "metadata": {}, "tags": []})
+    assert by_name(cloud_of(link), "vn1") == []
+    (found,) = by_name(cloud_of(link), "VN1")
+    assert found["id"] == "u1"
+
+
 def test_a_renamed_server_is_not_made_a_second_time() -> None:
     """Its generation is in the way, as if it still had its name."""
     renamed = server(name="foo", tags=TAGS)

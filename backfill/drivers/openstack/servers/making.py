@@ -133,8 +133,8 @@ def by_name(cloud: Cloud, name: str) -> list[Server]:
         for s in answer.entries("servers")
         if s.get("status") not in GONE
         and str(s["id"]) not in every
-        # One of ours may have been given the name of another one.
-        and (not is_ours(s, cluster) or node_of(s) == name)
+        # One of ours may have been given the name of another one; databases may ignore case.
+        and (node_of(s) if is_ours(s, cluster) else s["name"]) == name
     ]
     on_board = [s for s in every.values() if node_of(s) == name]
     return sorted([*found, *on_board], key=lambda s: (str(s.get("created")), str(s["id"])))
