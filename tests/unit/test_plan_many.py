@@ -261,7 +261,7 @@ def who_wait(count: int, own: OwnMachines) -> tuple[World, PolicySet]:
 def test_jobs_that_wait_for_their_own_machines_are_not_compared_with_each_other(most_per_user: int) -> None:
     """Twice as many that are taken in, and then wait for long, cost twice as much."""
     cost = []
-    for count in (400, 800):
+    for count in (200, 400):
         world, rules = who_wait(count, OwnMachines(True, most=8, most_per_user=most_per_user))
         first = calls_of(lambda world=world, rules=rules: enact(world, rules))  # type: ignore[misc]
         assert len(world.machines) == count
