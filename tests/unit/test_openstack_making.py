@@ -189,3 +189,23 @@ def test_a_refusal_of_what_was_just_looked_up_counts() -> None:
         with pytest.raises(RefusedError, match="no image of this name"):
             create(cloud_of(link), SPEC)
     assert link.kinds["ports"] == []
+
+
+class RefusingNova(MemoryCloud):
+    """Nova takes no server, whatever names have been looked up."""
+
+    def post(self, service: str, path: str, subject: str, body: dict[str, Any]) -> Answer:
+        if path == "/servers":
+            raise sdk.HttpException(message="Invalid key_name provided", http_status=400)
+        return super().post(service, path, subject, body)
+
+
+def test_what_is_refused_right_after_all_names_were_looked_up_is_refused() -> None:
+    """And so is the same again, once it has looked them up a second time."""
+    cloud = cloud_of(RefusingNova())
+    with pytest.raises(RefusedError, match="key_name"):
+        create(cloud, SPEC)
+    with pytest.raises(BusyError, match="names are looked up anew"):
+        create(cloud, SPEC)
+    with pytest.raises(RefusedError, match="key_name"):
+        create(cloud, SPEC)

@@ -122,15 +122,14 @@ class Cloud:
         return known
 
     @contextmanager
-    def looked_up(self, subject: str) -> Iterator[None]:
-        """Take a refusal within for no final one where ids from before were used: somebody may have replaced
-        what has these names. The next try looks them up.
+    def looked_up(self, subject: str, since_s: float) -> Iterator[None]:
+        """Take a refusal within for no final one where ids from before `since_s` were used: somebody may have
+        replaced what has these names. The next try looks them up.
         """
-        began_s = time.monotonic()
         try:
             yield
         except (RefusedError, NotFoundError) as error:
-            due_s = began_s + self.config.patience.usage_s
+            due_s = since_s + self.config.patience.usage_s
             old = [key for key, (until_s, _) in list(self._ids.items()) if until_s < due_s]
             for key in old:
                 self._ids.pop(key, None)

@@ -55,11 +55,12 @@ def create(cloud: Cloud, spec: InstanceSpec) -> None:
         if cloud.config.guest.munge_key:
             read_key(cloud.config.guest)
         volumes.check(cloud.link, cloud.config.shape.volume_gb, spec.name)
+        since_s = time.monotonic()
         image_id = cloud.id_of("image", "image", _image(cloud, spec), spec.name)
         network_ports.network_of(cloud, spec)
         flavours = cloud.fitting(spec.flavour.resources, spec.name)
         choice = cloud.backoff.pick(spec.name, flavours, time.monotonic())
-        with cloud.looked_up(spec.name):
+        with cloud.looked_up(spec.name, since_s):
             made = _make(cloud, spec, choice, image_id)
         cloud.board.refresh(made, spec.name)
 
