@@ -27,7 +27,7 @@ from backfill.engine.gate import ACTS_PER_MIN, SESSION_S, Caller, GateError, Gat
 from backfill.ports.errors import RefusedError
 from backfill.ui.cli import main
 from backfill.ui.client import AskError, Client
-from backfill.ui.web.tls import TlsError, check_pair, self_made
+from backfill.ui.web.tls import TlsError, check_pair, ending, self_made
 from tests.component.living_daemon import WALL_S, AuditMemory, LivingDaemon, living
 from tests.component.web_service import ADA, BO, CY, DI, Names, asked, with_roles
 
@@ -523,6 +523,38 @@ def test_a_certificate_for_trials_is_for_the_address_that_is_listened_on(tmp_pat
     names = found.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     addresses = names.get_values_for_type(x509.IPAddress)
     assert list(map(str, addresses)) == ["10.0.0.1", "127.0.0.1", "::1"]
+
+
+@pytest.mark.parametrize("wrong", ["ended", "address", "damaged", "cut off"])
+def test_a_certificate_for_trials_that_no_client_takes_is_made_anew(tmp_path: Path, wrong: str) -> None:
+    """A service of a trial is found still running a year later, or at another address."""
+    now_s = time.time()
+    cert, key = self_made(tmp_path, now_s - (366 * 86400 if wrong == "ended" else 0), "10.0.0.1")
+    before = cert.read_bytes()
+    if wrong == "damaged":
+        cert.write_bytes(before[:-40])
+    if wrong == "cut off":
+        cert.unlink()
+    address = "10.0.0.2" if wrong == "address" else "10.0.0.1"
+    assert self_made(tmp_path, now_s, address) == (cert, key)
+    made = cert.read_bytes()
+    assert made != before
+    assert ending(cert, now_s) == ""
+    assert key.stat().st_mode & 0o777 == 0o600
+    self_made(tmp_path, now_s, address)
+    assert cert.read_bytes() == made
+
+
+def test_the_end_of_a_certificate_is_told_a_month_before(tmp_path: Path) -> None:
+    """And that it is over, where it is."""
+    now_s = time.time()
+    cert, _ = self_made(tmp_path, now_s)
+    end = x509.load_pem_x509_certificate(cert.read_bytes()).not_valid_after_utc
+    assert ending(cert, end.timestamp() - 31 * 86400) == ""
+    day = f"{end:%Y-%m-%d}"
+    soon = ending(cert, end.timestamp() - 29 * 86400)
+    assert soon == f"the certificate {cert} ends on {day}; renew it, and start the service anew"
+    assert f"ended on {day}, and no client takes it" in ending(cert, end.timestamp() + 1)
 
 
 def test_a_pair_that_cannot_be_used_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -130,7 +130,7 @@ def endpoint(text: str) -> tuple[str, int]:
 
 def _pair(args: argparse.Namespace, *, loopback: bool) -> tuple[Path, Path] | None:
     """Read certificate and key; None for one that needs none. ValueError or TlsError, a sentence."""
-    from backfill.ui.web.tls import check_pair, fingerprint, self_made
+    from backfill.ui.web.tls import check_pair, ending, fingerprint, self_made
 
     if args.self_signed is not None:
         if args.cert or args.key:
@@ -142,6 +142,8 @@ def _pair(args: argparse.Namespace, *, loopback: bool) -> tuple[Path, Path] | No
         raise ValueError("a certificate and its key belong together; give --cert and --key")
     if args.cert is not None:
         check_pair(args.cert, args.key)
+        if told := ending(args.cert, time.time()):
+            say(f"warning: {told}")
         return (args.cert, args.key)
     if not loopback:
         raise ValueError(

@@ -17,6 +17,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 _VALID_DAYS = 365
+_SOON_S = 30 * 86400.0
 
 
 class TlsError(Exception):
@@ -47,18 +48,41 @@ def check_pair(cert: Path, key: Path) -> None:
 def self_made(directory: Path, now_s: float, address: str = "127.0.0.1") -> tuple[Path, Path]:
     """Return a certificate and a key in this directory; they are made where they are not there.
 
-    `address`: where the service listens, for which the certificate holds beside the machine's names.
-    TlsError where they cannot be made.
+    So they are in the place of a certificate that has ended, or that is not for this address: no client
+    would take it. `address`: where the service listens, for which the certificate holds beside the machine's
+    names. TlsError where they cannot be made.
     """
     cert, key = directory / "web.crt", directory / "web.key"
     try:
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-        if not (cert.exists() and key.exists()):
+        if not (key.exists() and _serves(cert, now_s, address)):
+            cert.unlink(missing_ok=True)  # without it both are made anew, however far the next lines come
             _make(cert, key, now_s, address)
     except OSError as error:
         raise TlsError(f"{directory} cannot be written: {error.strerror}; name another one") from error
     check_pair(cert, key)
     return cert, key
+
+
+def _serves(cert: Path, now_s: float, address: str) -> bool:
+    """Return True if it holds now, and for this address. One that is damaged does not."""
+    try:
+        found = x509.load_pem_x509_certificate(cert.read_bytes())
+        names = found.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    except (FileNotFoundError, ValueError, x509.ExtensionNotFound):
+        return False
+    addresses = names.get_values_for_type(x509.IPAddress)
+    return found.not_valid_after_utc.timestamp() > now_s and ip_address(address) in addresses
+
+
+def ending(cert: Path, now_s: float) -> str:
+    """Say of a certificate that has ended, or will within a month; empty: it holds for longer."""
+    end = x509.load_pem_x509_certificate(cert.read_bytes()).not_valid_after_utc
+    if end.timestamp() > now_s + _SOON_S:
+        return ""
+    if end.timestamp() > now_s:
+        return f"the certificate {cert} ends on {end:%Y-%m-%d}; renew it, and start the service anew"
+    return f"the certificate {cert} ended on {end:%Y-%m-%d}, and no client takes it; renew it, and start anew"
 
 
 def _make(cert: Path, key: Path, now_s: float, address: str) -> None:
