@@ -19,7 +19,7 @@ from backfill.ui.cli import main
 from backfill.ui.commands import setup
 from backfill.ui.setup.plan import Places
 from backfill.ui.setup.slurm_lines import SELECT
-from backfill.ui.setup.steps import Step, UndoRecord
+from backfill.ui.setup.steps import Step, StepError, UndoRecord
 from backfill.ui.setup.survey import Survey
 from tests.unit.test_setup import PLAIN, _survey
 
@@ -29,6 +29,7 @@ class Site:
 
     def __init__(self, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.root, self.survey, self.patterns = root, _alive(_survey()), list[str]()
+        self.broken = False
         self.conf, self.image = root / "slurm.conf", root / "image"
         self.conf.write_text(PLAIN)
         self.image.mkdir()
@@ -37,7 +38,7 @@ class Site:
         done = UndoRecord.carry_out
 
         def carried_out(record: UndoRecord, steps: Sequence[Step], conf: Path | None = None) -> None:
-            done(record, steps, lambda argv: None, conf)
+            done(record, steps, self.run, conf)
 
         places = partial(Places, folder=root / "etc", key=self.conf, unit=root / "unit.d/setup.conf")
         monkeypatch.setattr(os, "geteuid", lambda: 0)
@@ -47,12 +48,16 @@ class Site:
         monkeypatch.setattr(setup, "_check", lambda *_: None)
         monkeypatch.setattr(UndoRecord, "carry_out", carried_out)
 
+    def run(self, argv: Sequence[str]) -> None:
+        if self.broken:
+            raise StepError(f"`{argv[0]}` ended with 1")
+
     def _seen(self, _: Path, names: Sequence[str], pattern: str) -> Survey:
         self.patterns.append(pattern)
-        names = ("slurm.conf", "cgroup.conf")
-        texts = {name: read_or_empty(self.root / name) for name in names}
+        texts = {name: read_or_empty(self.root / name) for name in ("slurm.conf", "cgroup.conf")}
         found = read_site(self.conf, self.root / "backfill.conf", texts["slurm.conf"])
-        return replace(self.survey, texts=texts, site=found)
+        hosts = tuple(host for host in self.survey.hosts if not names or host.node.name in names)
+        return replace(self.survey, texts=texts, site=found, hosts=hosts)
 
     def setup(self, *words: str) -> int:
         return main(["setup", "--slurm-conf", str(self.conf), "--yes", *words])
@@ -124,3 +129,79 @@ def test_a_host_that_is_silent_is_not_forgotten(site: Site, capsys: pytest.Captu
         capsys.readouterr().err
     )
     assert site.policy() == before
+
+
+def test_a_silent_host_is_not_left_out_by_saying_again_that_it_belongs(
+    site: Site, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Who says the first command again names the host that does not answer; only leaving it away drops it."""
+    assert site.setup("--hosts", "bm1,bm2") == 0
+    before = site.policy()
+    site.survey = replace(_alive(_survey(), "bm2"), settings=site.survey.settings)
+    assert site.setup("--hosts", "bm1,bm2") == 64
+    assert "bm2: no answer, and an earlier run has set it up" in capsys.readouterr().err
+    assert site.policy() == before
+    assert site.setup("--hosts", "bm1") == 0
+    assert [host["name"] for host in site.policy()["hosts"]] == ["bm1"]  # type: ignore[attr-defined]
+
+
+def test_a_host_is_left_out_for_good_where_the_policy_file_is_somebodys(site: Site) -> None:
+    """Nothing is left to do then, and what was said counts all the same."""
+    policy = site.root / "etc/policy.yaml"
+    policy.write_text(policy.read_text() + "# mine\n")
+    site.survey = replace(_alive(_survey(), "bm2"), settings=site.survey.settings)
+    assert site.setup() == 64
+    assert site.setup("--hosts", "bm1") == 0
+    assert site.setup("--hosts", "bm1") == 0  # nothing to do
+    assert site.setup() == 0
+
+
+def test_showing_a_plan_is_not_remembered(site: Site) -> None:
+    before = (site.root / "record/setup.json").read_text()
+    assert site.setup("--dry-run", "--cpus", "2", "--hosts", "bm1") == 0
+    assert site.setup("--dry-run") == 0
+    assert (site.root / "record/setup.json").read_text() == before
+
+
+def test_a_run_that_failed_is_finished_as_it_was_told(site: Site) -> None:
+    """It says `backfill setup` again is all that is needed: what it had written would be turned back."""
+    site.broken = True
+    assert site.setup("--also", "10.0.3.0/24", "--low", "other") == 1
+    wanted = site.policy()
+    assert wanted["libvirt"]["guest_network"]["also"] == ["10.0.3.0/24"]  # type: ignore[index]
+    site.broken = False
+    assert site.setup() == 0
+    assert site.policy() == wanted
+
+
+def test_what_the_cluster_suggested_is_asked_of_it_again(site: Site) -> None:
+    """Only what somebody has said stays: hosts get KVM, and Slurm another user."""
+    assert site.policy()["libvirt"]["hardware"]["domain_type"] == "qemu"  # type: ignore[index]
+    seen = HostInspection(bridges=frozenset({"br1"}), kvm=True)
+    hosts = [replace(host, inspection=seen) for host in site.survey.hosts]
+    site.survey = replace(site.survey, hosts=tuple(hosts))
+    assert site.setup() == 0
+    assert site.policy()["libvirt"]["hardware"]["domain_type"] == "kvm"  # type: ignore[index]
+    assert site.setup("--emulated") == 0
+    assert site.setup() == 0
+    assert site.policy()["libvirt"]["hardware"]["domain_type"] == "qemu"  # type: ignore[index]
+
+
+def test_slurms_new_user_is_the_daemons_where_nobody_has_named_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = Site(tmp_path, monkeypatch)
+    made.survey = replace(made.survey, user="daemon")
+    words = [
+        "--addresses",
+        "10.0.1.1/16",
+        "--image",
+        str(made.image),
+        "--directory",
+        str(tmp_path / "shared"),
+    ]
+    assert made.setup(*words, "--controller", "10.0.0.1") == 0
+    assert "User=daemon" in (tmp_path / "unit.d/setup.conf").read_text()
+    made.survey = replace(made.survey, user="bin")
+    assert made.setup() == 0
+    assert "User=bin" in (tmp_path / "unit.d/setup.conf").read_text()

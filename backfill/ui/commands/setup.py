@@ -147,10 +147,9 @@ def _set_up(args: argparse.Namespace, record: UndoRecord) -> int:
     ask = None if args.yes or not sys.stdin.isatty() else _ask
     edited = [path for path in (places.images, places.policy) if record.edited(path)]
     said, had = _wishes(args), mounts_now(places.policy)
-    earlier = recalled({**before, "hosts": []} if args.hosts else before)
     if said.mounts is None and places.policy in edited:
         said = replace(said, mounts=had)  # that file is kept, so an answer would change nothing
-    wishes = suggested(found, said, ask, had, earlier)
+    wishes = suggested(found, said, ask, had, recalled(before))
     check_wishes(found, wishes)
     wanted = steps(found, wishes, places, edited)
     plan = [shown for step in (*wanted, *for_hosts(wishes, places)) if (shown := step.shown())]
@@ -162,17 +161,18 @@ def _set_up(args: argparse.Namespace, record: UndoRecord) -> int:
     unsaid = args.mount is None and not wishes.mounts and places.policy not in edited
     left = [*mountable(found, wishes.directory)] if plan and unsaid else []
     _show(plan, _advice(found, wishes, places, edited), left, as_json=args.json)
-    if args.dry_run or not plan:
+    if args.dry_run:
         return OK
+    told = _to_remember(args, before, said, wishes)
+    if not plan:
+        return _leave(record, told)
     if not args.yes and not _confirmed():
         say("nothing was changed")
         return NO
     if other := _changed_since(found, places, record, edited):
         say(f"nothing was changed: somebody has changed {other} meanwhile; say `backfill setup` again")
         return NO
-    done = _carry_out(record, wanted, wishes, places, now if now != SELECT else "")
-    if done == OK:
-        record.remember(_to_remember(args, before, said, wishes))
+    done = _carry_out(record, told, wanted, wishes, places, now if now != SELECT else "")
     others = found.settings.controllers[1:]
     if done == OK and others:
         print(f"SlurmctldHost also names {', '.join(others)}: if {conf.parent} and the hooks are not shared,")
@@ -191,14 +191,23 @@ def _pattern(args: argparse.Namespace, before: Mapping[str, Any]) -> str:
 def _to_remember(
     args: argparse.Namespace, before: Mapping[str, Any], said: Wishes, wishes: Wishes
 ) -> Mapping[str, Any]:
-    """Return what a later run need not be told. Of controllers what was said: slurm.conf has the others."""
+    """Return what a later run need not be told. Of what the cluster can tell anew, only what was said."""
     return {
         **asdict(wishes),
         "controllers": list(said.controllers or before.get("controllers", ())),
+        "user": said.user or before.get("user", ""),
+        "emulated": said.emulated or before.get("emulated", False),
         "only": args.hosts or before.get("only", ""),
         "uri": _pattern(args, before),
         "restart": shlex.join(_restart(args, before)),
     }
+
+
+def _leave(record: UndoRecord, told: Mapping[str, Any]) -> int:
+    """Change nothing but what is known of the admin's will: the files may be kept since he edits them."""
+    if record.there:
+        record.remember(told)
+    return OK
 
 
 def _advice(found: Survey, wishes: Wishes, places: Places, edited: Collection[Path]) -> list[str]:
@@ -315,10 +324,21 @@ def _check(found: Survey, wishes: Wishes, places: Places) -> None:
             say(f"slurm.conf could not be tested with a slurmctld without network: {dry.problem}")
 
 
-def _carry_out(record: UndoRecord, wanted: Sequence[Step], wishes: Wishes, places: Places, anew: str) -> int:
-    """Change what is to be changed. `anew`: the SelectType until now, where that is another one."""
+def _carry_out(
+    record: UndoRecord,
+    told: Mapping[str, Any],
+    wanted: Sequence[Step],
+    wishes: Wishes,
+    places: Places,
+    anew: str,
+) -> int:
+    """Change what is to be changed. `told`: for the run that has to finish what this one does not.
+
+    `anew`: the SelectType until now, where that is another one.
+    """
     first = not record.there
     try:
+        record.remember(told)
         record.carry_out(wanted, conf=places.conf)
         record.carry_out(for_hosts(wishes, places))
     except (StepError, OSError) as error:

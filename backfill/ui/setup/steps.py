@@ -160,7 +160,7 @@ class UndoRecord:
 
     @property
     def said(self) -> Mapping[str, Any]:
-        """What the last run was told that was carried out."""
+        """What the last run was told that carried anything out, or had nothing to do."""
         return self._read().said
 
     def remember(self, said: Mapping[str, Any]) -> None:

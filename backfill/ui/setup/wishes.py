@@ -70,6 +70,7 @@ def _answered_before(wishes: Wishes, before: Wishes) -> Wishes:
         gateway=wishes.gateway or before.gateway,
         user=wishes.user or before.user,
         cpu_features=wishes.cpu_features or before.cpu_features,
+        emulated=wishes.emulated or before.emulated,
         closed=wishes.closed or before.closed,
         also=wishes.also or before.also,
         controllers=wishes.controllers or before.controllers,
