@@ -53,29 +53,40 @@ def test_the_program_of_the_rpm_can_begin_itself_anew() -> None:
     assert "include-system-site-packages = true" in spec
 
 
-def test_purging_leaves_what_is_mounted_below_our_folders(tmp_path: Path) -> None:
-    """A share with disks and saved memory of instances is not the package's; root alone can try that."""
+@pytest.mark.parametrize("at", ["shared", "."])
+@pytest.mark.parametrize("how", ["-t tmpfs tmpfs", "--bind"])
+def test_purging_leaves_folders_of_ours_in_which_something_is_mounted(
+    at: str, how: str, tmp_path: Path
+) -> None:
+    """Disks and saved memory of instances are not the package's; root alone can try that.
+
+    rm crosses a bind mount of its own file system, and what is mounted at the folder that it is told.
+    """
     if os.getuid() != 0 or subprocess.run(["unshare", "--mount", "true"], check=False).returncode:
         return
-    state, shared = tmp_path / "var/lib/backfill", tmp_path / "var/lib/backfill/shared"
-    shared.mkdir(parents=True)
-    (state / "journal.db").touch()
+    state, site, mount = tmp_path / "var/lib/backfill", tmp_path / "site", tmp_path / "var/lib/backfill" / at
+    for folder in (mount, site, tmp_path / "etc/backfill"):
+        folder.mkdir(parents=True)
     script = (PACKAGING / "debian/common/backfill.postrm").read_text()
     for place in ("/var/lib/backfill", "/etc/backfill"):
         script = script.replace(f" {place}", f" {tmp_path}{place}")
     postrm = tmp_path / "postrm"
     postrm.write_text(script.replace("deb-systemd-helper", "true"))
     steps = (
-        f"mount -t tmpfs tmpfs {shared}",
-        f"touch {shared}/saved",
+        f"mount {how if how != '--bind' else f'--bind {site}'} {mount}",
+        f"touch {mount}/saved",
         f"sh {postrm} purge",
-        f"test -e {shared}/saved",
-        f"test ! -e {state}/journal.db",
+        f"test -e {mount}/saved",
+        f"test ! -e {tmp_path}/etc/backfill",
+        f"umount {mount}",
+        f"sh {postrm} purge",
+        f"test ! -e {state}",
     )
     done = subprocess.run(
         ["unshare", "--mount", "sh", "-euc", "\n".join(steps)], capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
+    assert done.stdout.count(f"{state} stays, for what is mounted there: {mount}\n") == 1
 
 
 @pytest.mark.parametrize("kind", ["deb", "rpm"])
