@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import sqlite3
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -44,6 +46,24 @@ def test_a_newer_journal_is_refused_with_the_remedy(tmp_path: Path) -> None:
         assert f"newer backfill (journal version {VERSION + 1}, this one reads up" in str(caught.value)
         assert "use that backfill, or move the file away" in str(caught.value)
     assert path.read_bytes() == before
+
+
+@pytest.mark.parametrize(("version", "strict"), [((3, 34, 1), 0), ((3, 37, 0), 2)])
+def test_a_journal_is_made_by_the_sqlite_of_every_release(
+    version: tuple[int, int, int], strict: int, tmp_path: Path
+) -> None:
+    """Enterprise Linux 9 has 3.34, which takes the word STRICT, of 3.37, for a mistake."""
+    program = (
+        f"import pathlib, sqlite3; sqlite3.sqlite_version_info = {version}\n"
+        "from backfill.drivers.store import schema\n"
+        "schema.build(pathlib.Path('j.db'))\n"
+        "made = sqlite3.connect('j.db').execute('SELECT sql FROM sqlite_master WHERE sql IS NOT NULL')\n"
+        "print(sum(sql.rstrip().endswith('STRICT') for sql, in made))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, check=True
+    )
+    assert int(done.stdout) == strict
 
 
 def _set_version(path: Path, version: int) -> None:

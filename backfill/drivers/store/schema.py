@@ -20,6 +20,9 @@ _APPLICATION = 0x62666C6A  # "bflj" in the header of the file: it is ours
 _WAIT_S = 5.0
 MOVE_AWAY = "move the file away with its -wal and -shm, or name another one; nothing in it was changed"
 
+# Of SQLite 3.37, and Enterprise Linux 9 has 3.34: types are checked where it can.
+_STRICT = "STRICT" if sqlite3.sqlite_version_info >= (3, 37) else ""
+
 _TABLES = f"""
     PRAGMA auto_vacuum = INCREMENTAL;
     BEGIN;
@@ -31,7 +34,7 @@ _TABLES = f"""
         kind TEXT NOT NULL,
         subject TEXT NOT NULL,
         body TEXT NOT NULL
-    ) STRICT;
+    ) {_STRICT};
     CREATE INDEX record_subject ON record (subject, id);
     COMMIT;
     PRAGMA journal_mode = WAL;
@@ -49,8 +52,8 @@ _PACKED = """
 """
 
 # What came with version 3. Up to which id records are of an older version (`migrations.migrated`).
-_WRITTEN = """
-    CREATE TABLE written (version INTEGER PRIMARY KEY, last_id INTEGER NOT NULL) STRICT;
+_WRITTEN = f"""
+    CREATE TABLE written (version INTEGER PRIMARY KEY, last_id INTEGER NOT NULL) {_STRICT};
 """
 
 _LASTING = """
