@@ -209,3 +209,15 @@ def test_what_is_refused_right_after_all_names_were_looked_up_is_refused() -> No
         create(cloud, SPEC)
     with pytest.raises(RefusedError, match="key_name"):
         create(cloud, SPEC)
+
+
+def test_a_poll_between_two_tries_makes_no_refusal_one_of_old_names() -> None:
+    """It looks up flavours for the room's sizes: for ever they would be from before the try."""
+    cloud = cloud_of(RefusingNova())
+    for _ in range(2):  # lives of the node
+        cloud.size_of("tiny", "east")
+        with pytest.raises(BusyError, match="names are looked up anew"):
+            create(cloud, SPEC)
+        cloud.size_of("tiny", "east")
+        with pytest.raises(RefusedError, match="key_name"):
+            create(cloud, SPEC)

@@ -45,6 +45,7 @@ class Cloud:
         self.places = [host for host, place in config.places.items() if place.cloud == link.cloud]
         self.board = Board(link, config.cluster, config.patience, self._notice, self.places)
         self._ids: dict[tuple[str, str], tuple[float, str]] = {}  # until when, id
+        self._anew: set[str] = set()  # who was refused with older ones, and has not tried again
         self._changing: set[str] = set()
         self._given_back: dict[str, tuple[float, Resources]] = {}  # until when, how much, by server
         self._lock = threading.Lock()
@@ -124,7 +125,8 @@ class Cloud:
     @contextmanager
     def looked_up(self, subject: str, since_s: float) -> Iterator[None]:
         """Take a refusal within for no final one where ids from before `since_s` were used: somebody may have
-        replaced what has these names. The next try looks them up.
+        replaced what has these names. The next try looks them up, and its refusal counts, whatever polls have
+        looked up meanwhile.
         """
         try:
             yield
@@ -133,9 +135,16 @@ class Cloud:
             old = [key for key, (until_s, _) in list(self._ids.items()) if until_s < due_s]
             for key in old:
                 self._ids.pop(key, None)
-            if error.retry or not old:
+            if error.retry:
+                raise
+            with self._lock:
+                again = subject in self._anew
+                (self._anew.discard if again or not old else self._anew.add)(subject)
+            if again or not old:
                 raise
             raise BusyError(subject, error.problem, "names are looked up anew") from error
+        with self._lock:
+            self._anew.discard(subject)
 
     # --- acting --------------------------------------------------------------------------------
 
