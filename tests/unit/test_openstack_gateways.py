@@ -138,6 +138,24 @@ def test_a_service_that_keystone_does_not_lead_to_has_lost_nothing(
             ask()
 
 
+class Misread(Withdrawn):
+    """Its entry in clouds.yaml lacks a domain: Keystone understands no request for a token."""
+
+    def __getattr__(self, name: str) -> Any:
+        raise ka.BadRequest("Expecting to find domain in user")
+
+
+def test_a_credential_that_keystone_cannot_read_refuses_nothing_for_good(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A pause that was never sent is worth its retry, as with a wrong password."""
+    link = ApiLink("east", "", Patience(tries=1))
+    monkeypatch.setattr(link, "_connect", Misread)
+    for ask in (lambda: link.get("compute", "/servers/u1", "vn1"), lambda: link.project_id("vn1")):
+        with pytest.raises(NotAdmittedError, match="Expecting to find domain in user"):
+            ask()
+
+
 class NoCertificates(Service):
     """What requests says while the file of the authorities is being replaced: no error of its own."""
 

@@ -269,7 +269,7 @@ def _signing_in() -> Iterator[None]:
     try:
         yield
     except HttpError as error:
-        if error.http_status in (403, _NOT_THERE):
+        if error.http_status in (400, 403, _NOT_THERE):
             raise Unauthorized(f"Keystone says {error.message}") from error
         raise
 
