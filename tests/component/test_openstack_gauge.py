@@ -44,12 +44,15 @@ class BrokenBooks(OwnLink):
         return super().get(service, path, subject, **query)
 
 
-def provider_on(link: BrokenBooks, compute: str = "", usage_s: float = 0.0) -> OpenStackProvider:
+def provider_on(
+    link: BrokenBooks, compute: str = "", usage_s: float = 0.0, hours_cap: float = 0.0
+) -> OpenStackProvider:
     config = OpenStackConfig(
         "c1",
         {"east": CloudPlace("east", compute)},
         Shape(("tiny",), "nodes"),
         Guest("", ""),
+        hours_cap=hours_cap,
         patience=Patience(usage_s=usage_s, full_s=0.0),
     )
     return OpenStackProvider(config, lambda *given: link)
@@ -71,6 +74,22 @@ def test_a_quota_that_cannot_be_read_is_what_it_was(caplog: pytest.LogCaptureFix
     link.broken = set()
     link.pages[LIMITS] = {"limits": {"absolute": {**ABSOLUTE, "maxTotalCores": 2}}}
     assert provider.observe("east").host.capacity.cpus == 2
+
+
+@pytest.mark.parametrize(("hours_cap", "cpus"), [(100.0, 1), (0.0, 8)])
+def test_hours_that_cannot_be_read_let_nothing_new_begin(hours_cap: float, cpus: int) -> None:
+    """What is there stays; Nova itself keeps to its quota, and nobody but us to the cap on hours."""
+    link = BrokenBooks()
+    usage = "/os-simple-tenant-usage/p1"
+    link.pages[usage] = {"tenant_usage": {"server_usages": [{"instance_id": "u0", "hours": 10.0}]}}
+    provider = provider_on(link, hours_cap=hours_cap)
+    assert provider.observe("east").host.capacity.cpus == 8
+    link.broken = {LIMITS, usage}
+    link.pages[LIST] = {"servers": [server()]}
+    for _ in range(2):
+        assert provider.observe("east").host.capacity.cpus == cpus
+    link.broken = set()
+    assert provider.observe("east").host.capacity.cpus == 8
 
 
 def test_a_quota_that_cannot_be_read_is_not_asked_for_all_the_time() -> None:

@@ -6,7 +6,7 @@ import logging
 import math
 import time
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from typing import Any
@@ -83,7 +83,10 @@ class Gauge:
         self._read_s = -math.inf
 
     def _read_anew(self, known: ProjectQuota) -> ProjectQuota:
-        """Nova answers, and what is there can be looked after without these books; it is said once."""
+        """Nova answers, and what is there can be looked after without these books; it is said once.
+
+        Nothing new begins where hours are capped: Nova keeps to its quota by itself, and to no such cap.
+        """
         try:
             quota, self._told = self._read_quota(), False
         except DriverError as error:
@@ -94,7 +97,7 @@ class Gauge:
                     error.problem,
                 )
             self._told = True
-            return known
+            return replace(known, group=0) if self._cloud.config.hours_cap else known
         return quota
 
     def _read_quota(self) -> ProjectQuota:
