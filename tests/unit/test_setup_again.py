@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Sequence
 from dataclasses import replace
@@ -205,3 +206,38 @@ def test_slurms_new_user_is_the_daemons_where_nobody_has_named_one(
     made.survey = replace(made.survey, user="bin")
     assert made.setup() == 0
     assert "User=bin" in (tmp_path / "unit.d/setup.conf").read_text()
+
+
+@pytest.mark.parametrize("text", ["{", "[]", '{"done": [], "later": 1}', '{"said": []}'])
+@pytest.mark.parametrize("words", [[], ["--undo"], ["--dry-run"]])
+def test_a_record_that_nobody_understands_is_refused(
+    text: str,
+    words: list[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Damaged, or of another version: what was there before setup is known from nowhere else."""
+    record, site = tmp_path / "record/setup.json", Site(tmp_path, monkeypatch)
+    record.parent.mkdir()
+    record.write_text(text)
+    assert site.setup(*words) == 69
+    said = capsys.readouterr().err
+    assert f"{record}: this backfill does not understand what an earlier run of setup has written" in said
+    assert "put it back from a copy, or use the backfill that wrote it" in said
+    assert record.read_text() == text
+
+
+def test_what_another_version_was_told_is_not_taken_for_something_else(
+    site: Site, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Letters of a network would be networks."""
+    record, before = site.root / "record/setup.json", site.policy()
+    known = json.loads(record.read_text())
+    record.write_text(json.dumps({**known, "said": {**known["said"], "also": "10.0.2.0/24"}}))
+    capsys.readouterr()
+    assert site.setup() == 64
+    assert "what an earlier run of setup was told of also is not understood (10.0.2.0/24)" in (
+        capsys.readouterr().err
+    )
+    assert site.policy() == before

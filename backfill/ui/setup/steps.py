@@ -17,6 +17,7 @@ from typing import Any
 
 from backfill.drivers.slurm.conf.files import behind, make_directory, replace_file, sync_directory
 from backfill.drivers.slurm.conf.site import SiteError, read_site
+from backfill.ports.errors import BadOutputError
 from backfill.ui.own_program import own_program
 
 _TIMEOUT_S = 300.0
@@ -253,6 +254,10 @@ class UndoRecord:
             return _Recorded(**json.loads(self._path.read_text()))
         except FileNotFoundError:
             return _Recorded()
+        except (ValueError, TypeError):
+            what = "this backfill does not understand what an earlier run of setup has written there"
+            remedy = "put it back from a copy, or use the backfill that wrote it"
+            raise BadOutputError(str(self._path), what, remedy) from None
 
     def _write(self, now: _Recorded) -> None:
         self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -267,6 +272,11 @@ class _Recorded:
     owed: list[list[str]] = field(default_factory=list)
     conf: str = ""
     said: dict[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        new = (list, list, str, dict)
+        if tuple(map(type, (self.done, self.owed, self.conf, self.said))) != new:
+            raise TypeError("a record of another version")
 
 
 def _as_it_is(step: WriteFile | MakeFolder) -> Entry:

@@ -56,9 +56,13 @@ NOTHING_BEFORE = Wishes()
 
 
 def recalled(said: Mapping[str, Any]) -> Wishes:
-    """Return the wishes that an earlier run was told, as they were remembered."""
-    names = {one.name for one in fields(Wishes)}
-    known: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in said.items() if k in names}
+    """Return the wishes that an earlier run was told, as remembered. WishError: by another version."""
+    new = {one.name: getattr(NOTHING_BEFORE, one.name) for one in fields(Wishes) if one.name != "mounts"}
+    known: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in said.items() if k in new}
+    for name, value in known.items():
+        if type(value) is not type(new[name]):
+            told = f"what an earlier run of setup was told of {name} is not understood ({value})"
+            raise WishError(f"{told}: use the backfill that was told it")
     return Wishes(**known)
 
 
