@@ -241,3 +241,10 @@ def test_what_another_version_was_told_is_not_taken_for_something_else(
         capsys.readouterr().err
     )
     assert site.policy() == before
+
+
+def test_the_slurm_conf_that_was_set_up_is_gone_on_with(site: Site) -> None:
+    """Another may lie at the usual place, as Debian's packages bring it."""
+    assert main(["setup", "--yes", "--cpus", "2"]) == 0
+    assert site.policy()["slurm"]["conf"] == str(site.conf)  # type: ignore[index]
+    assert json.loads((site.root / "record/setup.json").read_text())["conf"] == str(site.conf)

@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+import backfill
 from backfill.core.model.cluster import Node, NodeBase, SlurmSettings, SlurmVersion
 from backfill.drivers.libvirt.inspection import HostInspection
 from backfill.drivers.slurm.conf.dry import DryVerdict
@@ -82,6 +83,10 @@ def test_a_user_who_cannot_begin_the_program_is_told(
     assert status == 64
     assert f"--user: nobody cannot begin backfill as it is installed in {closed.parent} (" in said
     assert f"; open it to others (chmod -R go+rX {closed.parent}), and the directories above it" in said
+    monkeypatch.setattr(sys, "prefix", sys.base_prefix)
+    _, said = ask({"--user": "nobody"})
+    package = Path(backfill.__file__).parent
+    assert f"(chmod -R go+rX {package})" in said  # not all of /usr
 
 
 _TOLD = (

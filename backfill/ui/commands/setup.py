@@ -41,6 +41,7 @@ from backfill.ui.setup.survey import MANAGED, URI, Survey, jobs_of, survey
 from backfill.ui.setup.wishes import WishError, Wishes, mountable, recalled, suggested
 
 _STATE = Path("/var/lib/backfill-setup")
+_CONF = Path("/etc/slurm/slurm.conf")
 _RESTART = "systemctl restart slurmctld"
 
 
@@ -101,7 +102,7 @@ def add_setup_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="NETWORK",
         help="with --closed: also allow this network",
     )
-    text("--slurm-conf", default="/etc/slurm/slurm.conf", metavar="FILE", type=Path, help="slurm.conf")
+    text("--slurm-conf", metavar="FILE", type=Path, help=f"slurm.conf ({_CONF})")
     text(
         "--restart", default=None, metavar="COMMAND", help=f"the command that restarts slurmctld ({_RESTART})"
     )
@@ -139,7 +140,7 @@ def _check_json(args: argparse.Namespace) -> None:
 
 def _set_up(args: argparse.Namespace, record: UndoRecord) -> int:
     before = record.said
-    conf, restart = checked_conf(args.slurm_conf), _restart(args, before)
+    conf, restart = checked_conf(args.slurm_conf or record.conf or _CONF), _restart(args, before)
     names = _names(args.hosts or before.get("only", ""))
     found = survey(conf, names, checked_pattern(_pattern(args, before)))
     check_hosts(found, names)
@@ -409,7 +410,7 @@ def _undo(args: argparse.Namespace, record: UndoRecord) -> int:
     if not record.there:
         say("nothing was set up here by `backfill setup`")
         return NO
-    reason = _at_work() or _jobs_lost_by(record, record.conf or args.slurm_conf)
+    reason = _at_work() or _jobs_lost_by(record, record.conf or args.slurm_conf or _CONF)
     if args.dry_run:
         return _show_undo(record.would_undo(), reason, as_json=args.json)
     if reason:

@@ -8,7 +8,6 @@ import pwd
 import shlex
 import string
 import subprocess
-import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -17,7 +16,7 @@ from backfill.config.power import of_hosts, switched_off
 from backfill.core.model.quantities import parse_hostlist
 from backfill.drivers.slurm.conf.site import UnreadableSiteError
 from backfill.drivers.slurm.hooks.install import groups_of
-from backfill.ui.own_program import own_program
+from backfill.ui.own_program import own_place, own_program
 from backfill.ui.setup.survey import URI, HostSurvey, Survey
 from backfill.ui.setup.wishes import WishError, Wishes
 
@@ -160,8 +159,9 @@ def _program(_: Survey, wishes: Wishes) -> None:
         why = (done.stderr.strip() or f"it ended with {done.returncode}").splitlines()[-1]
         if done.returncode == 0:
             return
-    told = f"--user: {wishes.user} cannot begin backfill as it is installed in {sys.prefix} ({why})"
-    raise WishError(f"{told}; open it to others (chmod -R go+rX {sys.prefix}), and the directories above it")
+    place = own_place()
+    told = f"--user: {wishes.user} cannot begin backfill as it is installed in {place} ({why})"
+    raise WishError(f"{told}; open it to others (chmod -R go+rX {place}), and the directories above it")
 
 
 def _names(_: Survey, wishes: Wishes) -> None:
