@@ -202,7 +202,7 @@ def test_who_never_begins_tls_has_no_more_connections_than_others(
     context = ssl.create_default_context(cafile=str(pair[0]))
 
     def lives(address: str) -> bool:
-        with ExitStack() as client, suppress(ConnectionError, ssl.SSLEOFError):
+        with ExitStack() as client, suppress(ConnectionError, ssl.SSLEOFError, ssl.SSLZeroReturnError):
             plain = client.enter_context(socket.create_connection(("127.0.0.1", port), 30.0, (address, 0)))
             secure = client.enter_context(context.wrap_socket(plain, server_hostname="127.0.0.1"))
             secure.sendall(b"GET /livez HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
