@@ -58,7 +58,8 @@ touch /var/lib/backfill/shared/saved
 dpkg -P backfill
 test -e /var/lib/backfill/shared/saved
 umount /var/lib/backfill/shared
-rmdir /var/lib/backfill/shared /var/lib/backfill
+test -e /var/lib/backfill/journal.db
+rm -r /var/lib/backfill
 """
 # Neither before there is a policy file nor by an upgrade.
 NOT_ENABLED = "! find /etc/systemd -path '*.wants/backfill*' | grep ."
