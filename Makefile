@@ -11,7 +11,7 @@ unexport PYTHONDONTWRITEBYTECODE
 help:
 	@echo "make demo            the whole story on real parts (simulated where that is impossible)"
 	@echo "make test            some tests of each kind, on real parts as well, in a quarter of an hour"
-	@echo "make gate            all that must pass before anything lands, in about an hour"
+	@echo "make gate            all that must pass before anything lands, in 50 minutes"
 	@echo "make check           linters, types and what holds for every file, under a minute"
 	@echo "make unit            values in, values out, in under a minute"
 	@echo "make component       single parts with their processes, threads and sockets, and fakes, in two minutes"
