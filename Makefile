@@ -52,7 +52,7 @@ gate: unit component sim real
 
 check: style types structure
 
-# Nothing of these three waits for the others: with `make -j2 -O check` they take half the time on two processors.
+# Nothing of these three waits for the others: `make -j2 -O check` uses two processors.
 style: venv
 	$(PY) -m ruff check .
 	$(PY) -m ruff format --check .

@@ -78,7 +78,7 @@ if ! pkg-config --exists libvirt 2>/dev/null || ! command -v gcc >/dev/null; the
 fi
 wanted=$(cat "$lock" pyproject.toml | sha256sum)
 if [ ! -x .venv/bin/python ] || [ "$(cat $stamp 2>/dev/null || true)" != "$wanted" ]; then
-    # Debian's own is optimised; those that version managers compile are not, and a fifth slower in all tests.
+    # Debian's own is optimised; those that version managers compile are not, and tests take a tenth to a fifth longer.
     python=/usr/bin/python3.11
     "$python" -c 'import ensurepip, os, sysconfig; os.stat(sysconfig.get_path("include") + "/Python.h")' 2>/dev/null ||
         python=$(command -v python3.11 || command -v python3)
